@@ -13,7 +13,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use super::admin::{self, Admin};
 use super::ended::{Caller, Target};
-use super::failures::Failures;
+use super::failures::{self, Failures};
 use super::health;
 use super::hooks::ServerHooks;
 use super::reply::{ReplyBody, Tally};
@@ -139,7 +139,7 @@ impl<H: ServerHooks> Exchange<H> {
         if let Some(body) = left.filter(|_| !(waits && untouched)) {
             clear(body, headers, working);
         }
-        tracing::debug!(request = %id, op = tally.op, status = tally.status, "answered");
+        failures::note(&tally);
         response.map(|body| ReplyBody::new(body, tally, turn, working))
     }
 

@@ -85,6 +85,20 @@ impl Failures {
     }
 }
 
+/// Notes an answer in the log, where all are wanted: what was asked, by whom, and why it was refused.
+pub(crate) fn note<H: ServerHooks>(tally: &Tally<H>) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let (request, op, status) = (tally.shown_id(), tally.op, tally.status);
+    let (bucket, key) = (tally.target.bucket(), tally.target.key());
+    let (bucket, key) = (bucket.as_deref(), key.as_deref());
+    let client = tally.caller.client.map(display);
+    let code = tally.failure.as_ref().map(|failure| failure.code.as_str());
+    let detail = tally.failure.as_ref().map(|failure| failure.message.as_str());
+    tracing::debug!(%request, op, bucket, key, client, status, code, detail, "answered");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
