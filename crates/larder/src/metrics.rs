@@ -18,6 +18,7 @@ mod process;
 mod proxy;
 mod reads;
 mod regions;
+mod space;
 mod store;
 
 use std::collections::{BTreeSet, VecDeque};

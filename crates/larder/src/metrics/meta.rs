@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_roles::managers::Managers;
 use larder_roles::meta::Meta;
 
-use super::{Metric, RoleMetrics, background, buckets, groups, operations, reads};
+use super::{Metric, RoleMetrics, background, buckets, groups, operations, reads, space};
 
 /// A meta server whose other roles run in other processes.
 pub(crate) struct MetaMetrics {
@@ -124,6 +124,7 @@ impl RoleMetrics for MetaMetrics {
         let mut gauges = background::gauges(&self.meta);
         gauges.push(reads::gauge(&self.meta));
         gauges.extend(groups::gauges(&self.meta));
+        gauges.extend(space::gauges(&self.meta));
         gauges.extend([
             (
                 "meta_map_kept_version",

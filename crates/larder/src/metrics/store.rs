@@ -8,11 +8,10 @@ use larder_roles::meta::Meta;
 use larder_roles::regions::Regions;
 use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::BucketName;
-use larder_types::limits::BLOCK_BYTES;
 
 use super::{
     EXPIRED, Metric, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends, background,
-    buckets, disk, groups, operations, reads,
+    buckets, disk, groups, operations, reads, space,
 };
 
 /// All roles in one process.
@@ -74,44 +73,17 @@ impl RoleMetrics for StoreMetrics {
     }
 
     fn gauges(&self) -> Vec<Metric> {
-        let mut space = larder_roles::SpaceUse::default();
-        for pg in self.meta.pg_ids() {
-            let gauges = self.meta.gauges(pg);
-            space.total += gauges.space.total;
-            space.free += gauges.space.free;
-            space.waiting += gauges.space.waiting;
-            space.withheld += gauges.space.withheld;
-            space.unread += gauges.space.unread;
-        }
-        let block = f64::from(BLOCK_BYTES);
-        let used = space.total - space.free - space.withheld - space.waiting;
         let mut gauges = background::gauges(&self.meta);
         gauges.push(reads::gauge(&self.meta));
         gauges.extend(disk::gauges(&self.data));
         gauges.extend(groups::gauges(&self.meta));
+        gauges.extend(space::gauges(&self.meta));
         gauges.extend([
             ("pieces_ahead", PIECES_AHEAD, self.proxy.pieces_ahead() as f64),
             (
                 "groups_halted",
                 "Placement groups that are not served, as their metadata contradicts itself",
                 self.meta.contradictions() as f64,
-            ),
-            ("space_used_bytes", "Bytes of blocks that hold data", used as f64 * block),
-            (
-                "space_waiting_bytes",
-                "Bytes freed that wait for the floors",
-                space.waiting as f64 * block,
-            ),
-            ("space_free_bytes", "Bytes free in volumes", space.free as f64 * block),
-            (
-                "space_withheld_bytes",
-                "Bytes free in volumes for which the disk had no room",
-                space.withheld as f64 * block,
-            ),
-            (
-                "space_unread_bytes",
-                "Bytes of volumes of which is not known yet what is free, after a start",
-                space.unread as f64 * block,
             ),
         ]);
         gauges
