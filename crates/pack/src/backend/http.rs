@@ -88,6 +88,7 @@ impl HttpService for Gated {
                 Err(error) => {
                     let is_late = error.kind() == HttpErrorKind::Timeout;
                     pass.answered(if is_late { Answer::Late } else { Answer::Unknown });
+                    let error = Unanswered::at(&head.uri, &error).into_error(error.kind());
                     return Err(match &streamed {
                         Some(streamed) => streamed.failed(error),
                         None => error,
@@ -112,6 +113,37 @@ impl HttpService for Gated {
             tokio::time::sleep(wait).await;
             pause = (pause * 2).min(THROTTLED_PAUSE_MAX);
         }
+    }
+}
+
+/// A request without an answer, with the place that it went to. The library makes it again and logs it, and names no place.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {reason}")]
+struct Unanswered {
+    place: String,
+    reason: String,
+}
+
+impl Unanswered {
+    /// Names host and bucket, which begins the path. A query may hold a key.
+    fn at(uri: &http::Uri, error: &HttpError) -> Self {
+        let host = uri.authority().map_or("", |authority| authority.as_str());
+        let bucket = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
+        let mut causes = vec![error.to_string()];
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Some say their cause's words as well.
+            if causes.last().is_none_or(|last| !last.ends_with(&text)) {
+                causes.push(text);
+            }
+            cause = error.source();
+        }
+        Self { place: format!("{host}/{bucket}"), reason: causes.join(": ") }
+    }
+
+    fn into_error(self, kind: HttpErrorKind) -> HttpError {
+        HttpError::new(kind, self)
     }
 }
 
@@ -287,6 +319,17 @@ mod tests {
             assert_eq!(gate.limit(), (before / halved).max(BACKEND_REQUESTS_MIN));
         }
         assert_eq!(gate.writes_max(), 2);
+    }
+
+    /// The library logs the error as it makes the request again.
+    #[tokio::test]
+    async fn a_request_without_an_answer_names_host_and_bucket_and_why() {
+        let gate = Arc::new(Gate::new(Arc::default()));
+        let gated = Gated { inner: HttpClient::new(Late), gate };
+        let uri = "http://h:9/photos/k?partNumber=1&secret=x";
+        let error = gated.call(request(Method::PUT, uri)).await.unwrap_err();
+        assert_eq!(error.kind(), HttpErrorKind::Timeout);
+        assert_eq!(error.to_string(), "HTTP error: h:9/photos: HTTP error: timed out");
     }
 
     #[test]
