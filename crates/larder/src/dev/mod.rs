@@ -55,7 +55,7 @@ pub(crate) enum DevError {
     )]
     Layout { path: String, reason: String },
     #[error(
-        "{dir} stays at --nodes {found}, not {asked}; leave --nodes out, or name another directory"
+        "{dir} stays at --nodes {found}, not {asked}: a development cluster does not grow. Leave --nodes out, or name another directory; to see a cluster grow, start machines with `larder server DIR --peer`"
     )]
     Nodes { dir: String, found: usize, asked: usize },
     #[error("the cluster cannot be founded: {0}")]
