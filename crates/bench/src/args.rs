@@ -22,7 +22,7 @@ const PAGE_MAX: u64 = 1000;
 /// Below the options of every command that makes requests.
 const NOTES: &str = "\
 Credentials are those in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the region is that in AWS_REGION,
-else us-east-1. The run's objects stay in the bucket.
+else us-east-1. The run's objects stay in the bucket, unless --clean says otherwise; a replay's do.
 
 The result goes to stdout, everything else to stderr. Exit codes:
   0  all went well
@@ -108,6 +108,9 @@ pub struct LoadArgs {
     /// Time under load before the measured time; its requests do not count
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub warmup: Duration,
+    /// Delete the run's objects at the end, untimed; a delete that fails counts as an error
+    #[arg(long)]
+    pub clean: bool,
     /// The endpoint is `larder-compare floor`: reads give its one file, lists are empty
     #[arg(long)]
     pub floor: bool,

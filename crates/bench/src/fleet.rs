@@ -42,11 +42,8 @@ impl Fleet {
             threads: args.threads.map_or(cores, |threads| threads as usize),
             concurrency: args.concurrency as usize,
         };
-        let made = pool::run(1, 1, |_| {
-            let mut client = fleet.client();
-            async move { client.create_bucket().await }
-        })?;
-        prepared("making the bucket", made)?;
+        let made = fleet.once(|mut client| async move { client.create_bucket().await })?;
+        prepared("making the bucket", vec![made])?;
         Ok(fleet)
     }
 
@@ -65,6 +62,16 @@ impl Fleet {
         F: Future<Output = T> + Send + 'static,
     {
         pool::run(self.threads, self.concurrency, |worker| work(worker, self.client()))
+    }
+
+    /// Runs one worker, with a client.
+    pub(crate) fn once<T, F>(&self, work: impl Fn(Client) -> F + Sync) -> Result<T, BenchError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut ended = pool::run(1, 1, |_| work(self.client()))?;
+        Ok(ended.pop().expect("one worker has one outcome"))
     }
 
     fn client(&self) -> Client {

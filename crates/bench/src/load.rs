@@ -24,6 +24,9 @@ const ERROR_KINDS_MAX: usize = 32;
 /// Pause after a failure to connect, so that a dead server is not asked in a busy loop.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Longer than any run lasts.
+pub const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// The measured time.
@@ -43,6 +46,12 @@ impl Window {
     pub fn after(warm_up: Duration, duration: Duration) -> Self {
         let now = Instant::now();
         Self { warm_up: now, begin: now + warm_up, end: now + warm_up + duration }
+    }
+
+    /// A window in which no answer counts, and so failures alone do.
+    #[must_use]
+    pub fn of_failures() -> Self {
+        Self::after(UNLIMITED, Duration::ZERO)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::BenchError;
 use crate::args::LoadArgs;
 use crate::client::Client;
 use crate::cpu;
-use crate::error::Pid;
+use crate::error::{CallError, Pid};
 use crate::fleet::{Deal, Fleet, prepared};
 use crate::load::{Pace, Starts, Tally, Window, pause_after};
 use crate::report::{CpuTime, Report};
@@ -56,6 +56,9 @@ pub fn load(
     for waited in starts.unsent() {
         tally.latencies.record(waited);
         unsent += 1;
+    }
+    if args.clean {
+        tally.merge(clean(&fleet, &keys)?);
     }
     let mut report = Report::new(operation.name(), fleet.concurrency(), tally, elapsed, cpu);
     report.size = Some(args.size.0);
@@ -111,6 +114,58 @@ fn preload(fleet: &Fleet, keys: &Arc<Keyspace>) -> Result<(), BenchError> {
         }
     })?;
     prepared("preloading", ended)
+}
+
+/// Deletes the run's objects, page by page, and looks whether they are gone. Failures alone are counted, and a list that
+/// fails ends it.
+fn clean(fleet: &Fleet, keys: &Arc<Keyspace>) -> Result<Tally, BenchError> {
+    let untimed = Window::of_failures();
+    let find = |after: String| {
+        let keys = Arc::clone(keys);
+        fleet.once(move |mut client| {
+            let (keys, after) = (Arc::clone(&keys), after.clone());
+            async move { keys.find(&mut client, &after).await }
+        })
+    };
+    let mut tally = Tally::default();
+    let failed = |tally: &mut Tally, error| tally.count(&untimed, Instant::now(), Err(&error));
+    let mut after = keys.prefix.clone();
+    loop {
+        let page = match find(after)? {
+            Ok(page) => Arc::new(page),
+            Err(error) => {
+                failed(&mut tally, error);
+                return Ok(tally);
+            }
+        };
+        let Some(last) = page.last() else { break };
+        after = last.clone();
+        tally.merge(delete(fleet, &page)?);
+    }
+    match find(keys.prefix.clone())? {
+        Ok(left) if left.is_empty() => {}
+        Ok(_) => failed(&mut tally, CallError::Wrong("a deleted object is still there")),
+        Err(error) => failed(&mut tally, error),
+    }
+    Ok(tally)
+}
+
+fn delete(fleet: &Fleet, page: &Arc<Vec<String>>) -> Result<Tally, BenchError> {
+    let untimed = Window::of_failures();
+    let deal = Deal::new("deleting", page.len());
+    let ended = fleet.run(|_, mut client| {
+        let (deal, page) = (Arc::clone(&deal), Arc::clone(page));
+        async move {
+            let mut tally = Tally::default();
+            while let Some(index) = deal.next() {
+                let deleted = client.delete(&page[index]).await;
+                tally.count(&untimed, Instant::now(), deleted.as_ref().map(|()| 0));
+                deal.done();
+            }
+            tally
+        }
+    })?;
+    Ok(Tally::sum(ended))
 }
 
 /// Runs the workers, and beside them a thread that keeps the pace and one that reads the CPU time.

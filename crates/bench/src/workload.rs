@@ -244,6 +244,24 @@ impl Keyspace {
         }
     }
 
+    /// Finds keys of the run's objects after this one, at most a page of them; none at the end.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`CallError::Wrong`] if the page has a key that comes before.
+    pub async fn find(&self, client: &mut Client, after: &str) -> Result<Vec<String>, CallError> {
+        let mut query = "list-type=2&max-keys=1000&prefix=".to_owned();
+        encode_value(&self.prefix, &mut query);
+        query.push_str("&start-after=");
+        encode_value(after, &mut query);
+        let text = client.query_bucket(&query).await?;
+        let key = |entry: &str| entry.split_once('<').map(|(key, _)| key.to_owned());
+        let keys: Vec<String> = text.split("<Key>").skip(1).filter_map(key).collect();
+        match keys.iter().all(|key| key.as_str() > after && key.starts_with(&self.prefix)) {
+            true => Ok(keys),
+            false => Err(CallError::Wrong("a list has a key that was not asked for")),
+        }
+    }
+
     fn page_query(&self, after: u64, page: u64) -> String {
         let mut query = format!("list-type=2&max-keys={page}&prefix=");
         encode_value(&self.prefix, &mut query);

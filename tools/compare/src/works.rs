@@ -181,6 +181,7 @@ impl Work {
             duration: args.duration * if self.size >= LARGE { LARGE_FACTOR } else { 1 },
             // A warm-up would use the objects up.
             warmup: if self.op == Op::Delete { Duration::ZERO } else { args.warmup },
+            clean: false,
             floor: on.floor,
         };
         let objects = self.objects(args.listed);

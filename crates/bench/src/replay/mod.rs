@@ -22,15 +22,12 @@ use crate::content::Content;
 use crate::cpu;
 use crate::error::CallError;
 use crate::fleet::{Deal, Fleet, prepared, progress_bar};
-use crate::load::{Tally, Window};
+use crate::load::{Tally, UNLIMITED, Window};
 use crate::report::{CpuTime, Report};
 use crate::sign::Credentials;
 use parse::Trace;
 use plan::{Plan, Step};
 use schedule::{RequestIndex, Schedule};
-
-/// Longer than any replay lasts: its window has no end of its own.
-const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Makes the replay that the arguments describe.
 ///
@@ -155,7 +152,7 @@ fn make_requests(fleet: &Fleet, job: &Arc<Job>, window: Window) -> Result<Tally,
 /// are counted.
 fn check_after(fleet: &Fleet, job: &Arc<Job>) -> Result<Tally, BenchError> {
     let deal = Deal::new("verifying", job.trace.names.len());
-    let untimed = Window::after(UNLIMITED, Duration::ZERO);
+    let untimed = Window::of_failures();
     let tallies = fleet.run(|_, mut client| {
         let (deal, job) = (Arc::clone(&deal), Arc::clone(job));
         async move {

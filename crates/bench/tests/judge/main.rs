@@ -34,9 +34,15 @@ fn start(lie: Lie) -> (Runtime, Arc<Store>) {
 }
 
 fn bench(store: &Store, operation: Operation) -> Report {
+    bench_with(store, operation, "")
+}
+
+fn bench_with(store: &Store, operation: Operation, options: &str) -> Report {
     // Long enough for some requests on a machine that is busy with other tests.
-    let line =
-        format!("bench put --endpoint {} --size 1000 --warmup 0s --duration 500ms", store.endpoint);
+    let endpoint = &store.endpoint;
+    let line = format!(
+        "bench put --endpoint {endpoint} --size 1000 --warmup 0s --duration 500ms {options}"
+    );
     let BenchCommand::Put(args) = Line::parse_from(line.split_ascii_whitespace()).command else {
         panic!("{line}")
     };
@@ -87,6 +93,25 @@ fn a_sound_store_passes_every_operation() {
         assert_eq!(report.errors, 0, "{report}");
         assert!(report.p50_us > Some(0.0), "{report}");
     }
+}
+
+#[test]
+fn a_run_leaves_its_objects_unless_it_is_to_clean_up() {
+    let (_runtime, store) = start(Lie::None);
+    assert_eq!(bench(&store, Operation::Get).errors, 0);
+    let left = store.sizes();
+    assert_eq!(left.len(), 60);
+    // More than a page of them.
+    let report = bench_with(&store, Operation::Put, "--clean");
+    assert_eq!(report.errors, 0, "{report}");
+    assert_eq!(store.sizes(), left, "what others have put stays");
+}
+
+#[test]
+fn objects_that_a_clean_up_leaves_are_noticed() {
+    let (_runtime, store) = start(Lie::KeptDeletes);
+    let report = bench_with(&store, Operation::Get, "--clean");
+    assert_eq!(report.errors, 1, "{report}");
 }
 
 #[test]

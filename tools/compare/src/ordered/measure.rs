@@ -173,6 +173,7 @@ impl Plan<'_> {
             rate: None,
             duration: self.args.duration,
             warmup: self.args.warmup,
+            clean: false,
             floor: false,
         };
         Ok(scenario::load(Operation::Put, &load, None, self.starter.credentials.clone())?)

@@ -105,6 +105,7 @@ fn measure(
         rate: NonZeroU32::new(RATE),
         duration: args.duration,
         warmup: args.warmup,
+        clean: false,
         floor: false,
     };
     Ok(scenario::load(Operation::Get, &load, Some(OBJECTS), starter.credentials.clone())?)
