@@ -8,10 +8,8 @@
 //! |---|---|
 //! | `inbound.rs` | as it comes: bounded in time, and shut before its gate is open |
 //! | `unframed.rs` | without the framing of aws-chunks, whose signatures are verified |
-//! | `sent.rs` | what the operation is told of how a body was sent |
 //! | `pulled.rs` | as the store pulls it: digested, and verified at its end |
 
 pub(crate) mod inbound;
 pub(crate) mod pulled;
-pub(crate) mod sent;
 pub(crate) mod unframed;

@@ -6,19 +6,56 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::StatusCode;
+use http_body::Body as _;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_types::ChecksumAlgorithm;
 use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use super::sent::Sent;
+use super::inbound::Inbound;
+use super::unframed::{ChunkFault, Found, Trailers, Unframed};
 use crate::auth::gate::Gate;
+use crate::auth::signature::Payload;
 use crate::digest::announced::{Announced, Expected};
 use crate::digest::checksums::Hasher;
 use crate::digest::digests::{Digested, Digests, parse_md5, whole};
 use crate::errors::{self, custom};
 use crate::limits::XML_BYTES_MAX;
 use crate::request::moved::Moved;
+
+/// The things known of a body beside its bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sent {
+    /// The SHA-256 of its bytes that the request signs.
+    pub(crate) hash: Option<[u8; 32]>,
+    /// Its length without its framing, if it comes in aws-chunks.
+    pub(crate) len: Option<u64>,
+    /// Where its trailers will be.
+    pub(crate) trailers: Trailers,
+    /// Where a fault of its framing will be.
+    pub(crate) fault: Found<ChunkFault>,
+}
+
+impl Sent {
+    /// A body without its framing, and what the request's signature says of it.
+    pub(crate) fn of(body: Inbound, payload: Payload) -> (s3s::Body, Self) {
+        let mut sent = Self::default();
+        if let Payload::Chunks { len, signer } = payload {
+            let body = Unframed::new(body, len, signer);
+            sent.len = Some(len);
+            (sent.trailers, sent.fault) = (body.trailers(), body.fault());
+            return (s3s::Body::http_body(body), sent);
+        }
+        if let Payload::Hash(hash) = payload {
+            sent.hash = Some(hash);
+        }
+        // Less is done about a body of which it shows that it is empty.
+        match body.is_end_stream() {
+            true => (s3s::Body::empty(), sent),
+            false => (s3s::Body::http_body(body), sent),
+        }
+    }
+}
 
 /// The body that arrives from a client. The store gets it by reference, so that the operation can still
 /// ask it what went wrong ([`RequestBody::explain`]).

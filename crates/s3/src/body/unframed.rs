@@ -23,11 +23,13 @@ use http_body::{Body, Frame, SizeHint};
 use s3s::{S3Error, S3ErrorCode};
 use sha2::{Digest, Sha256};
 
-use super::sent::Found;
 use crate::auth::signature::ChunkSigner;
 use crate::auth::version_4::hex;
 use crate::errors::error;
 use crate::limits::{AWS_CHUNK_DIGITS_MAX, AWS_CHUNK_LINE_BYTES_MAX, TRAILERS_BYTES_MAX};
+
+/// A fault of a body, once one was found. It is looked for where the answer is made.
+pub(crate) type Found<Fault> = Arc<OnceLock<Fault>>;
 
 /// The reason that a body in aws-chunks ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -170,7 +170,7 @@ impl Named {
         let mut conditions = Conditions::default();
         xml.children(|xml, name| match name {
             "Key" => once(&mut key, xml.text()?),
-            "VersionId" => once(&mut version, xml.word()?),
+            "VersionId" => once(&mut version, xml.text()?),
             "ETag" => once(&mut etag, xml.etag()?),
             "Size" => once(&mut conditions.size, xml.number()?),
             "LastModifiedTime" => once(&mut conditions.modified, xml.http_date()?),

@@ -100,7 +100,7 @@ pub(crate) async fn object<O: Objects>(
     Ok(response)
 }
 
-/// What is shown. In this one answer S3 shows an entity tag without quotes.
+/// The attributes that are shown. In this one answer S3 shows an entity tag without quotes.
 #[derive(Default)]
 struct Shown {
     checksum: Option<Checksum>,

@@ -9,8 +9,7 @@ use larder_types::{BucketName, ObjectKey, UploadId};
 use s3s::S3Result;
 
 use crate::auth::gate::Gate;
-use crate::body::pulled::RequestBody;
-use crate::body::sent::Sent;
+use crate::body::pulled::{RequestBody, Sent};
 use crate::digest::announced::Announced;
 use crate::errors::from_store;
 use crate::request::digests::DigestHeaders;

@@ -97,9 +97,10 @@ pub(crate) async fn put_of_bucket<O: Objects>(
     mut request: Request,
     name: &'static str,
 ) -> S3Result<Response<Body>> {
+    let document = request.take_document().await?;
     check_bucket(face, &request)?;
     match name {
-        "acl" => change_rules(&mut request).await,
+        "acl" => change_rules(&request, &document),
         "object-lock" => Err(error(
             S3ErrorCode::InvalidBucketState,
             "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration",
@@ -108,7 +109,7 @@ pub(crate) async fn put_of_bucket<O: Objects>(
     }
 }
 
-/// What is not there is deleted.
+/// Takes it for deleted: it is not there.
 pub(crate) fn delete_of_bucket<O: Objects>(
     face: &Face<O>,
     request: &Request,
@@ -140,8 +141,9 @@ pub(crate) async fn put_of_object<O: Objects>(
     mut request: Request,
     name: &'static str,
 ) -> S3Result<Response<Body>> {
+    let document = request.take_document().await?;
     check_object(face, &mut request, name).await?;
-    change_rules(&mut request).await
+    change_rules(&request, &document)
 }
 
 fn check_bucket<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<()> {
@@ -166,13 +168,12 @@ async fn check_object<O: Objects>(
 }
 
 /// Takes the rules that there are, in headers or in the body.
-async fn change_rules(request: &mut Request) -> S3Result<Response<Body>> {
-    let document = request.take_document().await?;
+fn change_rules(request: &Request, document: &[u8]) -> S3Result<Response<Body>> {
     let mut acl = Acl::default();
     for line in lines(&request.parts.headers) {
         acl.take(&line)?;
     }
-    acl.check_change(&document)?;
+    acl.check_change(document)?;
     Ok(Response::new(Body::empty()))
 }
 

@@ -45,7 +45,7 @@ pub(crate) enum Level {
 enum Unserved {
     /// It names this sub-resource, which no operation here has.
     SubResource(&'static str),
-    /// What it names, a sub-resource or the address alone, has other methods.
+    /// It names a sub-resource, or an address alone, that has other methods.
     Method(Option<&'static str>),
     /// One parameter lacks another, or may not be there.
     Parameters(&'static str),

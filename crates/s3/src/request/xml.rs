@@ -1,5 +1,5 @@
-//! Reads the XML of requests. What a reader leaves out it refuses: of a key that is read in part the rest may be another
-//! object's, and of a list that lacks an entry comes an object that lacks a part.
+//! Reads the XML of requests, all of it or nothing. Of a key that is read in part the rest may be another object's. A list that
+//! lacks an entry makes an object that lacks a part.
 //!
 //! # Invariants
 //!

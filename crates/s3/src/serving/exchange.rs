@@ -24,7 +24,7 @@ use crate::auth::other_services::refuse_actions;
 use crate::auth::policy::Policy;
 use crate::auth::{access, bearer, signed};
 use crate::body::inbound::Inbound;
-use crate::body::sent::Sent;
+use crate::body::pulled::Sent;
 use crate::connection::clearing::clear;
 use crate::connection::pulse::Working;
 use crate::cors::crossing;

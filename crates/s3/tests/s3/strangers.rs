@@ -238,21 +238,21 @@ async fn a_head_that_is_too_large_is_cut_off() {
     assert_eq!(read_answer(&mut stream).await, None);
 }
 
-/// Requests with a header that the library would refuse.
+/// Requests with a header in a form that a stricter reader would refuse.
 const ODD: [(&str, &str, &str, &str); 9] = [
     ("GET", "/bkt/k", "range", "lines=0-1"),
     ("HEAD", "/bkt/k", "if-modified-since", "soon"),
     ("PUT", "/bkt/k", "expires", "0"),
     ("PUT", "/bkt/k", "if-match", "a_b"),
     ("PUT", "/bkt/k?tagging", "expires", "0"),
-    ("POST", "/bkt/k?uploads", "expires", "0"),
+    ("PUT", "/bkt?cors", "expires", "0"),
     ("POST", "/bkt?delete", "expires", "0"),
-    ("POST", "/bkt", "expires", "0"),
+    ("POST", "/bkt/k?uploads", "expires", "0"),
     ("DELETE", "/bkt/k", "if-match", "a_b"),
 ];
 
 #[tokio::test]
-async fn a_header_that_the_library_refuses_lets_nobody_in() {
+async fn a_header_in_an_odd_form_lets_nobody_in() {
     let server = Server::bucket().await;
     server.put("/bkt/k", "hello").await.expect(200);
     for (method, path, name, value) in ODD {
