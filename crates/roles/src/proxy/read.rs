@@ -160,7 +160,10 @@ impl<R: Reach> Proxy<R> {
         };
         let rest = pieces.map_err(|failure| {
             tracing::warn!(?failure, "a read under way breaks off");
-            ObjectError::Changed
+            match failure {
+                ReadFailure::Mismatch => ObjectError::Changed,
+                ReadFailure::Unreadable => unavailable("the rest of the object cannot be read"),
+            }
         });
         let first = stream::once(future::ready(Ok(first)));
         Ok(ReadBody::Stream(Box::pin(first.chain(rest))))
@@ -195,7 +198,13 @@ impl<R: Reach> Proxy<R> {
             return Err(ObjectError::InvalidPart { number });
         };
         let row = self.reach.row(upload.pg, &rows::part(object.bucket, *upload, number)).await?;
-        let row = row.ok_or(ObjectError::InvalidPart { number })?;
+        let Some(row) = row else {
+            let is_there = self.op_now(object).await == Some(object.op);
+            return Err(match is_there {
+                true => ObjectError::InvalidPart { number },
+                false => ObjectError::Changed,
+            });
+        };
         Ok(ListedPart { number, metax: decoded::<PartRow>("part row", &row)?.metax })
     }
 }

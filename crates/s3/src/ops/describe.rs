@@ -4,8 +4,8 @@ use std::io::Write;
 
 use http::Response;
 use http::header::LAST_MODIFIED;
-use larder_objects::{Objects, Opened};
-use larder_types::ObjectChecksum;
+use larder_objects::{ObjectError, Objects, Opened};
+use larder_types::{BucketName, ObjectChecksum, ObjectKey};
 use s3s::dto::{Checksum, GetObjectAttributesParts, ObjectAttributes, ObjectPart};
 use s3s::xml::{SerResult, SerializeContent, Serializer};
 use s3s::{Body, S3ErrorCode, S3Result};
@@ -15,6 +15,7 @@ use super::list::page_size;
 use crate::answer;
 use crate::digest::checksums::{kind_name, show_checksum};
 use crate::errors::{error, from_store};
+use crate::limits::CHANGED_RETRIES_MAX;
 use crate::request::attributes::class;
 use crate::request::encryption::refuse_reading;
 use crate::request::head::{count, lines};
@@ -69,7 +70,8 @@ pub(crate) async fn object<O: Objects>(
     }
     let asked = Asked::parse(&names)?;
     let max = page_size(max);
-    let opened = face.store.open(&request.bucket, &key).await.map_err(from_store)?;
+    let wanted = asked.has(ObjectAttributes::OBJECT_PARTS).then_some((after, max));
+    let (opened, parts) = find(face, (&request.bucket, &key), wanted).await?;
     let metax = &opened.metax;
     let mut shown = Shown {
         etag: asked.has(ObjectAttributes::ETAG).then(|| metax.etag.text()),
@@ -91,9 +93,7 @@ pub(crate) async fn object<O: Objects>(
         value.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
         shown.checksum = Some(value);
     }
-    if asked.has(ObjectAttributes::OBJECT_PARTS) && !opened.parts().is_empty() {
-        shown.parts = Some(parts(face, &opened, after, max).await?);
-    }
+    shown.parts = parts;
     let mut response = answer::element("GetObjectAttributesResponse", &shown)?;
     let modified = answer::http_date(metax.clock);
     answer::set(response.headers_mut(), LAST_MODIFIED, &modified)?;
@@ -131,12 +131,31 @@ impl SerializeContent for Shown {
     }
 }
 
+/// Finds an object, and so many of its parts behind one if they are wanted: of one version.
+async fn find<O: Objects>(
+    face: &Face<O>,
+    (bucket, key): (&BucketName, &ObjectKey),
+    wanted: Option<(i32, usize)>,
+) -> S3Result<(Opened, Option<GetObjectAttributesParts>)> {
+    for _ in 0..CHANGED_RETRIES_MAX {
+        let opened = face.store.open(bucket, key).await.map_err(from_store)?;
+        let Some((after, max)) = wanted.filter(|_| !opened.parts().is_empty()) else {
+            return Ok((opened, None));
+        };
+        match parts(face, &opened, after, max).await {
+            Err(ObjectError::Changed) => {}
+            parts => return Ok((opened, Some(parts.map_err(from_store)?))),
+        }
+    }
+    Err(from_store(ObjectError::Changed))
+}
+
 async fn parts<O: Objects>(
     face: &Face<O>,
     opened: &Opened,
     after: i32,
     max: usize,
-) -> S3Result<GetObjectAttributesParts> {
+) -> Result<GetObjectAttributesParts, ObjectError> {
     let all = opened.parts();
     let left = || all.iter().filter(|part| i32::from(part.number) > after);
     let mut shown = Vec::new();
@@ -147,7 +166,7 @@ async fn parts<O: Objects>(
             ..Default::default()
         };
         if opened.keeps_parts() {
-            let stored = face.store.part(opened, part.number).await.map_err(from_store)?;
+            let stored = face.store.part(opened, part.number).await?;
             if let Some(checksum) = &stored.metax.checksum {
                 show_checksum!(object_part, checksum);
             }

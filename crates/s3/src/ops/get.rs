@@ -231,16 +231,21 @@ async fn find<O: Objects>(
     key: &ObjectKey,
     wanted: &Wanted<'_>,
 ) -> S3Result<Found> {
-    let opened = face.store.open(bucket, key).await.map_err(from_store)?;
-    chosen(face, opened, wanted).await
+    for _ in 0..CHANGED_RETRIES_MAX {
+        let opened = face.store.open(bucket, key).await.map_err(from_store)?;
+        if let Some(found) = chosen(face, opened, wanted).await? {
+            return Ok(found);
+        }
+    }
+    Err(from_store(ObjectError::Changed))
 }
 
-/// Chooses the part of an object that is to be sent.
+/// Chooses the part of an object that is to be sent; `None` if the object was replaced meanwhile.
 async fn chosen<O: Objects>(
     face: &Face<O>,
     opened: Opened,
     wanted: &Wanted<'_>,
-) -> S3Result<Found> {
+) -> S3Result<Option<Found>> {
     wanted.conditions.check(&opened.metax).map_err(|unmet| refusal(unmet, &opened.metax))?;
     let size = opened.metax.size;
     let Some(number) = wanted.part else {
@@ -249,7 +254,7 @@ async fn chosen<O: Objects>(
         let span = range::of_header(range, size)?;
         let whole = wanted.checksum && !span.partial;
         let checksum = if whole { opened.metax.checksum.clone() } else { None };
-        return Ok(Found { opened, span, checksum, parts_count: None });
+        return Ok(Some(Found { opened, span, checksum, parts_count: None }));
     };
     if wanted.range.is_some() {
         return Err(error(
@@ -264,13 +269,16 @@ async fn chosen<O: Objects>(
         (true, None, _) => opened.metax.checksum.clone(),
         (true, Some(_), Ok(_)) if !opened.keeps_parts() => None,
         (true, Some(_), Ok(number)) => {
-            let part = face.store.part(&opened, number).await.map_err(from_store)?;
+            let part = match face.store.part(&opened, number).await {
+                Err(ObjectError::Changed) => return Ok(None),
+                part => part.map_err(from_store)?,
+            };
             let kind = opened.metax.checksum.as_ref().map(|checksum| checksum.kind);
             // The part's own value, said to be of the kind that the whole object has (S3).
             part.metax.checksum.map(|sum| ObjectChecksum { kind: kind.unwrap_or(sum.kind), ..sum })
         }
     };
-    Ok(Found { opened, span, checksum, parts_count })
+    Ok(Some(Found { opened, span, checksum, parts_count }))
 }
 
 /// Opens and reads, again if the object is replaced in between.
@@ -285,7 +293,8 @@ async fn read<O: Objects>(
             true => face.store.open_whole(bucket, key).await,
             false => face.store.open(bucket, key).await,
         };
-        let found = chosen(face, opened.map_err(from_store)?, wanted).await?;
+        let chosen = chosen(face, opened.map_err(from_store)?, wanted).await?;
+        let Some(found) = chosen else { continue };
         if found.span.len() == 0 {
             return Ok((found, Body::empty()));
         }

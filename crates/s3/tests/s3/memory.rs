@@ -49,7 +49,7 @@ pub struct Memory {
     ops: AtomicU64,
     /// Puts that got as far as committing.
     pub commits: AtomicUsize,
-    /// The number of next reads that answer [`ObjectError::Changed`].
+    /// The number of next reads, of bytes or of a part, that answer [`ObjectError::Changed`].
     pub change: AtomicUsize,
     /// True if puts answer [`ObjectError::Full`].
     pub full: AtomicBool,
@@ -66,6 +66,12 @@ pub struct Memory {
 }
 
 impl Memory {
+    fn perhaps_changed(&self) -> Result<(), ObjectError> {
+        let change = |left: usize| left.checked_sub(1);
+        let changed = self.change.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        changed.map_or(Ok(()), |_| Err(ObjectError::Changed))
+    }
+
     fn op(&self) -> OpId {
         OpId { view: View(1), seq: OpSeq(self.ops.fetch_add(1, Ordering::Relaxed) + 1) }
     }
@@ -332,10 +338,7 @@ impl Objects for Memory {
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {
         assert!(range.start < range.end && range.end <= object.metax.size, "the range lies inside");
-        let change = |left: usize| left.checked_sub(1);
-        if self.change.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok() {
-            return Err(ObjectError::Changed);
-        }
+        self.perhaps_changed()?;
         if self.damaged.load(Ordering::Relaxed) {
             return Err(ObjectError::Damaged);
         }
@@ -359,6 +362,7 @@ impl Objects for Memory {
     }
 
     async fn part(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {
+        self.perhaps_changed()?;
         let buckets = self.buckets.lock().unwrap();
         let bucket = buckets.values().find(|bucket| bucket.record.id == object.bucket);
         let stored = bucket.and_then(|bucket| bucket.objects.get(&object.key));

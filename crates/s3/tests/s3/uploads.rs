@@ -1,5 +1,7 @@
 //! Multipart uploads.
 
+use std::sync::atomic::Ordering;
+
 use larder_types::limits::PART_BYTES_MIN;
 
 use s3s::crypto::{Checksum as _, Crc64Nvme, Sha256};
@@ -140,6 +142,29 @@ async fn the_checksum_chosen_at_the_beginning_holds_for_all_parts() {
     assert_eq!(head.send().await.expect(200).header("x-amz-checksum-sha256"), composite);
     let wrong = server.ask("POST", "/bkt/k?uploads").header("x-amz-checksum-type", "COMPOSITE");
     wrong.send().await.refused(400, "InvalidRequest");
+}
+
+#[tokio::test]
+async fn parts_are_told_of_one_version_though_the_object_changes() {
+    let server = Server::bucket().await;
+    let id = begin(&server, "/bkt/k").await;
+    let parts = [(1, part(&server, "/bkt/k", &id, 1, b"all".to_vec()).await)];
+    complete(&server, "/bkt/k", &id, &parts).await.expect(200);
+    let changes = |count| server.store.change.store(count, Ordering::Relaxed);
+    let ask = |method, path| {
+        let ask = server.ask(method, path).header("x-amz-checksum-mode", "ENABLED");
+        ask.header("x-amz-object-attributes", "ObjectParts").send()
+    };
+    for (method, path, status) in [
+        ("GET", "/bkt/k?attributes", 200),
+        ("GET", "/bkt/k?partNumber=1", 206),
+        ("HEAD", "/bkt/k?partNumber=1", 206),
+    ] {
+        changes(5);
+        ask(method, path).await.expect(status);
+        changes(1000);
+        ask(method, path).await.expect(409);
+    }
 }
 
 #[tokio::test]
