@@ -6,10 +6,12 @@ use larder_types::{HybridClock, MapVersion, OpSeq};
 mod copies;
 mod regions;
 mod scale;
+mod space;
 
 pub use self::copies::*;
 pub use self::regions::*;
 pub use self::scale::*;
+pub use self::space::*;
 
 /// A limit, and what it is instead where a simulation is to reach it within a few hundred calls: tables fill, logs lag and
 /// histories run out there. What must be true of limits is asserted of both.
@@ -17,20 +19,6 @@ const fn limit(usual: usize, small: usize) -> usize {
     if cfg!(feature = "small-limits") { small } else { usual }
 }
 
-/// An LV that is fuller than this takes no new objects until deletes have made room ("Space" in `ARCHITECTURE.md`).
-pub const LV_FULL_PERCENT: u64 = 85;
-/// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room, or only on the others.
-/// So often one put finds out whether room was made.
-pub const WITHHELD_MS: u64 = 10_000;
-/// Milliseconds after a disk had no room for data for which puts avoid it, though it may take them. They go to other
-/// disks, or to most replicas without it: as long as the put that it refused takes to come again.
-pub const REFUSED_MS: u64 = 200;
-/// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
-/// disk has no room.
-pub const POOL_EMPTY_MS: u64 = 1_000;
-/// Blocks that wait in an LV before its floor is raised although space is not short. They are 1 MiB, so that a raise,
-/// which writes one block, costs less than half a percent.
-pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
 /// Calls that may wait in one PG for keys to come to rest, for space or for a barrier.
 pub const WAITING_CALLS_MAX: usize = limit(4096, 4);
 /// Barriers of one group that wait. They have a bound of their own: lists that wait for a put in doubt leave room for
@@ -512,7 +500,6 @@ const _: () = assert!(
     3 * IDLE_TICKS < UNHEARD_TICKS_MAX as u64 && 3 * IDLE_TICKS < SILENT_TICKS_MAX as u64,
     "two lost messages make nobody silent"
 );
-const _: () = assert!(REFUSED_MS < WITHHELD_MS, "what was refused is withheld for longer");
 const _: () = assert!(2 * SILENT_MS <= NARROW_MS, "a server that is down is known to be");
 const _: () = assert!(
     HEARTBEAT_MS + CONFIRM_MS_MAX + PRESENCE_BEAT_MS < SILENT_MS,

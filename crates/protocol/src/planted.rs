@@ -100,6 +100,9 @@ pub enum Planted {
     /// Pieces are coalesced of which a repeat may still ask where they began.
     #[cfg(feature = "planted-bugs")]
     CoalescedTooSoon,
+    /// Freed blocks do not rest before they are given again.
+    #[cfg(feature = "planted-bugs")]
+    NoRest,
 }
 
 macro_rules! asks {
@@ -151,4 +154,5 @@ asks! {
     takes_clocks_ahead => ClocksAheadTaken,
     takes_what_is_beaten => BeatenTaken,
     coalesces_too_soon => CoalescedTooSoon,
+    rests_nothing => NoRest,
 }

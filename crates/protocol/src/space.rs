@@ -1,8 +1,8 @@
-//! Space of one PG's volume group: allocation, and freed extents that wait for the floors.
+//! Space of one PG's volume group: allocation, and freed extents that wait for the floors, and then rest.
 //!
 //! # Invariants
 //!
-//! 1. A block is free, withheld, used or waiting, never two of these.
+//! 1. A block is free, withheld, used, waiting or resting, never two of these.
 //! 2. A freed extent becomes free only when *every* replica's floor is above the op that freed it ("Space" in
 //!    `ARCHITECTURE.md`): until then a late write may still be under way.
 //! 3. An LV gives no space before every replica has answered its `Open` in the current view, or is out of reach.
@@ -11,6 +11,7 @@
 //! 5. A replica whose copies are to be given up gets no new ones: its LV gives no space.
 //! 6. A replica out of reach gets no new ones either, nor one whose disk has no room. Its LV gives space on the others
 //!    only if these are most of it, and the grant names these alone (`most.rs`).
+//! 7. An allocation takes what rests before it fails (`resting.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,6 +26,7 @@ pub use derived::{Space, SpaceFault};
 use heat::Notes;
 use need::Leaving;
 pub use need::Need;
+use resting::{Rest, Resting};
 use unread::Unread;
 pub use usage::SpaceUse;
 
@@ -33,6 +35,7 @@ mod derived;
 mod heat;
 mod most;
 mod need;
+mod resting;
 mod unread;
 mod usage;
 
@@ -181,6 +184,8 @@ struct Lv {
     /// Freed extents, by the op that freed them; ascending.
     waiting: VecDeque<(OpId, Extent)>,
     waiting_blocks: u32,
+    /// Extents that could be free as well: reads that began before still find there what they read.
+    resting: Resting,
     /// Floor that each replica has acknowledged in this view; `None` before its `Open` is answered.
     floors: Vec<Option<GrantKey>>,
     /// Floor asked for last.
@@ -230,8 +235,8 @@ impl Lv {
         }
     }
 
-    /// Freed extents that no late write can reach any more are free.
-    fn release_below_floor(&mut self) {
+    /// Freed extents that no late write can reach any more rest, or are free.
+    fn release_below_floor(&mut self, rest: Rest) {
         let Some(floor) = self.floor() else { return };
         while let Some(&(freed_by, extent)) = self.waiting.front() {
             if floor <= freed_by {
@@ -242,7 +247,7 @@ impl Lv {
                 continue;
             }
             self.waiting_blocks -= extent.blocks;
-            self.release(extent);
+            self.rest(extent, rest);
         }
     }
 
@@ -264,8 +269,19 @@ impl Lv {
         self.gone.is_empty() && self.leaving.is_empty() && self.floor().is_some() && !self.is_full()
     }
 
+    /// Blocks that are not to be had: used ones, and those that wait.
+    fn taken_blocks(&self) -> u32 {
+        let to_be_had = self.runs.blocks() + self.withheld_blocks() + self.resting.blocks();
+        self.info.blocks - to_be_had
+    }
+
     fn is_full(&self) -> bool {
-        let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
+        self.is_full_but_for(0)
+    }
+
+    /// True if it is to take no more objects, were so many of its blocks free again.
+    fn is_full_but_for(&self, blocks: u32) -> bool {
+        let used = self.taken_blocks().saturating_sub(blocks);
         u64::from(used) * 100 >= u64::from(self.info.blocks) * LV_FULL_PERCENT
     }
 }
@@ -301,6 +317,7 @@ pub struct VolumeGroup {
     /// Disks that had no room for data that came to them lately, and when they said so last.
     refused: BTreeMap<DiskId, u64>,
     notes: Notes,
+    rest: Rest,
 }
 
 /// The reason for which an allocation failed.
@@ -319,7 +336,7 @@ pub enum NoSpace {
 }
 
 impl VolumeGroup {
-    /// An empty group of a view.
+    /// An empty group of a view, in which nothing rests unless [`VolumeGroup::rest_for`] says so.
     #[must_use]
     pub fn new(view: View) -> Self {
         Self { view, ..Self::default() }
@@ -335,6 +352,7 @@ impl VolumeGroup {
             withheld: None,
             waiting: VecDeque::new(),
             waiting_blocks: 0,
+            resting: Resting::default(),
             floors,
             asked,
             gone: Holders::default(),
@@ -362,6 +380,7 @@ impl VolumeGroup {
 
     /// A replica answered `Open` or a raise with its floor. Returns whether it was out of reach before.
     pub fn floor_acknowledged(&mut self, lv: LvId, replica: usize, floor: GrantKey) -> bool {
+        let rest = self.rest_now();
         let Some(lv) = self.lvs.get_mut(&lv) else { return false };
         if floor.view != self.view || !lv.present.has(replica) {
             return false;
@@ -379,7 +398,7 @@ impl VolumeGroup {
             // The copies that could not be made to it meanwhile can be now.
             lv.pace = lv.pace.due();
         }
-        lv.release_below_floor();
+        lv.release_below_floor(rest);
         is_back
     }
 
@@ -442,6 +461,9 @@ impl VolumeGroup {
                 return Ok((id, extents));
             }
         }
+        if let Some(rested) = self.allocate_resting(need, replicas_min) {
+            return Ok(rested);
+        }
         Err(if opening {
             NoSpace::Opening
         } else if narrow {
@@ -458,6 +480,8 @@ impl VolumeGroup {
     /// Disks of replicas, `crowded` if it is known of which, had no room for data at these extents. From the last of
     /// them on the LV gives nothing until [`VolumeGroup::offer_again`], but on the others if they are most of it.
     pub fn withhold(&mut self, lv: LvId, extents: &[Extent], crowded: Holders, now_ms: u64) {
+        // A disk gives an LV room again where it had some.
+        self.rest_no_more();
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
         let Some(from) = extents.iter().map(|extent| extent.first).max() else { return };
         let mut runs = lv.runs.split_off(from);
@@ -529,12 +553,16 @@ impl VolumeGroup {
         })
     }
 
-    /// Returns true if freed space waits anywhere, any is withheld, or a replica is out of reach.
+    /// Returns true if freed space waits or rests anywhere, any is withheld, or a replica is out of reach.
     #[must_use]
     pub fn wants_tick(&self) -> bool {
         let waits = |lv: &Lv| {
-            let has_orders = !lv.leaving.is_empty();
-            lv.waiting_blocks > 0 || lv.withheld.is_some() || !lv.gone.is_empty() || has_orders
+            let (has_orders, rests) = (!lv.leaving.is_empty(), lv.resting.blocks() > 0);
+            lv.waiting_blocks > 0
+                || rests
+                || lv.withheld.is_some()
+                || !lv.gone.is_empty()
+                || has_orders
         };
         self.lvs.values().any(waits)
     }

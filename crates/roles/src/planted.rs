@@ -48,6 +48,8 @@ pub(crate) enum Bug {
     TakesAnyBase,
     /// A put with data counts as told by its own op.
     CountsPutAsTold,
+    /// Freed blocks do not rest, nor do rows that went.
+    RestsNothing,
 }
 
 #[cfg(not(test))]

@@ -162,7 +162,7 @@ impl World {
                     .map(|(_, runs)| u64::from(runs.blocks()))
                     .sum();
                 let space = pg.gauges().space;
-                if space.free + space.waiting != free {
+                if space.free + space.waiting + space.resting != free {
                     let text = format!("pg {}: {space:?}, but rows leave {free} free", pg.id());
                     return Err(Finding::Contradiction(text));
                 }

@@ -94,6 +94,7 @@ impl Port<'_> {
             size: version.metax.size,
             pieces,
             appended,
+            resting: None,
         })
     }
 

@@ -1,16 +1,23 @@
 //! Counts of placement groups, and of the log and index that they share, in a store and in a cluster's meta server.
 
 use larder_roles::meta::Meta;
+use larder_types::limits::BLOCK_BYTES;
 
 use super::Metric;
 
-pub(super) fn counters(meta: &Meta) -> [Metric; 4] {
+pub(super) fn counters(meta: &Meta) -> [Metric; 5] {
     let log = meta.log_counters();
+    let unrested: u64 = meta.pg_ids().map(|pg| meta.gauges(pg).unrested).sum();
     [
         ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
         ("log_ops", "Ops written to the log", log.ops as f64),
         ("log_bytes", "Bytes of log that are synced", log.synced as f64),
         ("log_sync_seconds", "Seconds spent writing and syncing the log", log.sync_ns as f64 / 1e9),
+        (
+            "space_unrested_bytes",
+            "Bytes freed that were given again before they had rested, as space was short",
+            unrested as f64 * f64::from(BLOCK_BYTES),
+        ),
     ]
 }
 

@@ -7,21 +7,27 @@ use larder_types::limits::BLOCK_BYTES;
 
 use super::Metric;
 
-pub(super) fn gauges(meta: &Meta) -> [Metric; 5] {
+pub(super) fn gauges(meta: &Meta) -> [Metric; 6] {
     let mut space = SpaceUse::default();
     for pg in meta.pg_ids() {
         let of = meta.gauges(pg).space;
         space.total += of.total;
         space.free += of.free;
         space.waiting += of.waiting;
+        space.resting += of.resting;
         space.withheld += of.withheld;
         space.unread += of.unread;
     }
     let bytes = |blocks: u64| blocks as f64 * f64::from(BLOCK_BYTES);
-    let used = space.total - space.free - space.withheld - space.waiting;
+    let used = space.total - space.free - space.resting - space.withheld - space.waiting;
     [
         ("space_used_bytes", "Bytes of blocks that hold data", bytes(used)),
         ("space_waiting_bytes", "Bytes freed that wait for the floors", bytes(space.waiting)),
+        (
+            "space_resting_bytes",
+            "Bytes freed that are given last, as reads that began before may need them",
+            bytes(space.resting),
+        ),
         ("space_free_bytes", "Bytes free in volumes", bytes(space.free)),
         (
             "space_withheld_bytes",

@@ -203,6 +203,7 @@ impl Observer {
             sums.space.total += gauges.space.total;
             sums.space.free += gauges.space.free;
             sums.space.waiting += gauges.space.waiting;
+            sums.space.resting += gauges.space.resting;
             sums.space.withheld += gauges.space.withheld;
             sums.space.unread += gauges.space.unread;
         }
@@ -211,8 +212,9 @@ impl Observer {
 
     fn space(&self, sums: &Sums) -> Space {
         let bytes = |blocks: u64| blocks * u64::from(BLOCK_BYTES);
-        let SpaceUse { total, free, waiting, withheld, unread } = sums.space;
-        let used = bytes(total.saturating_sub(free + withheld + waiting + unread));
+        let SpaceUse { total, free, waiting, resting, withheld, unread } = sums.space;
+        // Blocks that rest are given where none else are left.
+        let used = bytes(total.saturating_sub(free + resting + withheld + waiting + unread));
         let (waiting, unknown) = (bytes(waiting), bytes(unread));
         let taken = used + waiting + unknown;
         let free = match &self.file {

@@ -38,6 +38,7 @@ impl Pg {
             return Ok(0);
         }
         let mut batch = Batch::new(self.id, index, &self.ledger, self.reaper.step_rows);
+        batch.departed = self.keeps_departed().then(Vec::new);
         let mut closed = Vec::new();
         let mut taken = 0;
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
@@ -55,6 +56,10 @@ impl Pg {
         self.is_bare = false;
         index.write(batch.changes)?;
         self.applied = last;
+        self.depart(batch.departed.unwrap_or_default());
+        if let Some(space) = &mut self.space {
+            space.set_now(self.now_ms);
+        }
         let early = self.reused_at_once(count);
         for changed in batch.blocks {
             if let (Change::Freed(blocks), Some(space)) = (&changed.change, self.space.as_mut()) {
@@ -68,7 +73,7 @@ impl Pg {
         recount.into_iter().chain(batch.resized).for_each(|changed| self.ledger.count(changed));
         self.count_moves(batch.moves);
         self.count_coalesced(batch.coalesced);
-        self.reaper.note(&batch.rows_done);
+        self.reaper.note(&batch.rows_done, self.now_ms);
         self.leave_slots(count, closed, index, out)?;
         self.pass_barriers(out);
         if let Some(at) = digest {

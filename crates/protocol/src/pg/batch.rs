@@ -3,7 +3,7 @@
 
 use larder_types::{Chunk, Extent, LvId, OpId, PgId};
 
-use crate::index::{Changes, Index};
+use crate::index::{Changes, Index, Row};
 use crate::ledger::{Blocks, Change, Changed, Ledger, Recount, Resized};
 
 /// A batch of ops on its way into the index.
@@ -35,6 +35,8 @@ pub(super) struct Batch<'a> {
     pub(super) rows_done: RowsDone,
     /// More rows than these are those of a large object.
     pub(super) step_rows: u32,
+    /// Rows of objects that ended, if they are to be kept for reads under way.
+    pub(super) departed: Option<Vec<Row>>,
 }
 
 /// Rows that an op removes.
@@ -94,6 +96,7 @@ impl<'a> Batch<'a> {
             removal: Removal::default(),
             rows_done: RowsDone::default(),
             step_rows,
+            departed: None,
         }
     }
 

@@ -5,6 +5,8 @@
 //!  op that ends an object ──▶ apply: rows_max rows go, what is left is a row of garbage
 //!  Event::Reap, serving ──▶ any garbage? ──Op::Reap──▶ log ──▶ apply: rows_max rows of it go, and so on
 //! ```
+//! While objects of the group are read chunk by chunk, garbage waits: rows of it may be read (`departed.rs`).
+//!
 //! The first `Reap` of a group, which sets its steps, comes when the group has a large object. Releases that do not know it
 //! read a log without one. The driver says when it may: by the cluster's version.
 //!
@@ -37,6 +39,8 @@ pub(super) struct Reaper {
     /// The group has, or had, an object of more rows than a step.
     has_large: bool,
     found: Found,
+    /// The time since when the group has garbage that this primary knows of; `None` if it knows of none.
+    since_ms: Option<u64>,
     /// Rows removed by [`Op::Reap`], since this member began.
     pub(super) reaped_rows: u64,
 }
@@ -55,12 +59,21 @@ enum Found {
 
 impl Reaper {
     pub(super) fn new() -> Self {
-        Self { step_rows: REAP_ROWS_MAX, has_large: false, found: Found::Unknown, reaped_rows: 0 }
+        Self {
+            step_rows: REAP_ROWS_MAX,
+            has_large: false,
+            found: Found::Unknown,
+            since_ms: None,
+            reaped_rows: 0,
+        }
     }
 
     /// Takes note of a batch of ops.
-    pub(super) fn note(&mut self, done: &RowsDone) {
+    pub(super) fn note(&mut self, done: &RowsDone, now_ms: u64) {
         self.reaped_rows += done.reaped;
+        if done.leaves_garbage {
+            self.since_ms.get_or_insert(now_ms);
+        }
         let is_news = done.leaves_garbage || done.has_large && !self.has_large;
         self.has_large |= done.has_large;
         if is_news && self.found == Found::Nothing {
@@ -71,6 +84,12 @@ impl Reaper {
     /// Another primary may have left some, and other servers follow.
     pub(super) fn begin_view(&mut self) {
         self.found = Found::Unknown;
+        self.since_ms = None;
+    }
+
+    /// Returns true if blocks are freed by ops of its own.
+    pub(super) fn has_garbage(&self) -> bool {
+        self.since_ms.is_some() && self.found != Found::Waits || self.is_reaping()
     }
 
     pub(super) fn is_reaping(&self) -> bool {
@@ -93,13 +112,16 @@ impl Pg {
 
     /// Rows of a large object were found, though no op made it since this member began.
     pub(super) fn note_large(&mut self) {
-        self.reaper.note(&RowsDone { has_large: true, ..RowsDone::default() });
+        let done = RowsDone { has_large: true, ..RowsDone::default() };
+        self.reaper.note(&done, self.now_ms);
     }
 
     /// Returns true if [`crate::Event::Reap`] has anything to do.
     #[must_use]
     pub fn wants_to_reap(&self, may_begin: bool) -> bool {
+        let is_spared = self.reaper.since_ms.is_some_and(|since_ms| self.spares_garbage(since_ms));
         self.serves()
+            && !is_spared
             && match self.reaper.found {
                 Found::Unknown => true,
                 Found::Nothing => false,
@@ -127,6 +149,9 @@ impl Pg {
             None if !may_begin => Found::Waits,
             _ => Found::Going(self.append_op(Op::Reap { rows_max }, None, out).seq),
         };
+        if self.reaper.found == Found::Nothing {
+            self.reaper.since_ms = None;
+        }
         Ok(())
     }
 }
@@ -306,6 +331,9 @@ impl Batch<'_> {
             }
             Some(b'W') => self.free_body(&row, bucket, &PieceRow::read(value)?.body, now)?,
             _ => return Err(unreadable(&row)),
+        }
+        if let Some(departed) = &mut self.departed {
+            departed.push((row.clone(), value.to_vec()));
         }
         self.changes.remove(row);
         Ok(())

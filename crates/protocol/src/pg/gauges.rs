@@ -38,6 +38,8 @@ pub struct PgGauges {
     pub is_reaping: bool,
     /// Space.
     pub space: SpaceUse,
+    /// Blocks that became free before they had rested, as space was short, since this member began.
+    pub unrested: u64,
 }
 
 impl Pg {
@@ -60,6 +62,7 @@ impl Pg {
             coalesced: self.coalesce_counts,
             is_reaping: self.reaper.is_reaping(),
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
+            unrested: self.unrested + self.space.as_ref().map_or(0, VolumeGroup::given_up),
         }
     }
     /// Blocks of each LV, as a primary knows them; none at others.

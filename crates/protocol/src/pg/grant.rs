@@ -37,6 +37,7 @@ impl Pg {
                 None => Err(Step::Refuse(Refusal::TooFewCopies)),
             },
             Err(why @ (NoSpace::NeedLv | NoSpace::Unread)) => {
+                self.note_short();
                 if why == NoSpace::NeedLv || self.may_draw_unread() {
                     self.need_lv(out);
                 }
@@ -44,8 +45,10 @@ impl Pg {
                 Err(Step::Starve)
             }
             Err(NoSpace::DiskFull) => {
+                self.note_short();
                 self.raise_floors(true, out);
-                if self.space.as_ref().is_some_and(VolumeGroup::regains) {
+                let regains = self.space.as_ref().is_some_and(VolumeGroup::regains);
+                if regains || self.reaper.has_garbage() {
                     return Err(Step::Starve);
                 }
                 if let Some((lv, extents, holders)) = self.allocate_on_most(len, enough, out) {

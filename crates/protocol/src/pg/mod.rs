@@ -24,6 +24,7 @@ mod batch;
 mod calls;
 mod coalesce;
 mod commit;
+mod departed;
 mod digest;
 mod door;
 mod doubt;
@@ -74,6 +75,7 @@ pub use crate::turns::CopyPriority;
 use barrier::Barrier;
 pub use batch::{CoalesceCounts, MoveCounts};
 use coalesce::Planned;
+use departed::Departed;
 use digest::Digests;
 pub use doubt::Doubt;
 use garbage::Reaper;
@@ -289,6 +291,10 @@ pub struct Pg {
     passed_by_all: OpSeq,
     /// Rows that are to go in steps.
     reaper: Reaper,
+    /// Rows that went while they were read.
+    departed: Departed,
+    /// Blocks that became free in earlier views before they had rested.
+    unrested: u64,
     lv_asked: bool,
     /// The time at which it was said last that there is none; `None` if one came since.
     pool_empty_ms: Option<u64>,
@@ -393,6 +399,8 @@ impl Pg {
             || !self.open.is_empty()
             || !self.starved.is_empty()
             || self.space.as_ref().is_some_and(VolumeGroup::wants_tick)
+            || !self.departed.is_empty()
+            || self.reaper.has_garbage()
             || self.refills.has_changes()
             || self.moves.has_copied()
             || !self.drops.is_empty()

@@ -127,10 +127,11 @@ impl Pg {
             }
         }
         self.copy = None;
-        self.space = None;
+        self.unrested += self.space.take().map_or(0, |space| space.given_up());
         self.refills = Refills::default();
         self.moves = Moves::default();
         self.reaper.begin_view();
+        self.departed.begin_view();
         self.lv_asked = false;
         self.pool_empty_ms = None;
         self.wider_due_ms = None;

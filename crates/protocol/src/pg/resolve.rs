@@ -334,7 +334,9 @@ impl Pg {
     }
 
     /// Serves from now on in these LVs.
-    pub(super) fn serve_in(&mut self, group: VolumeGroup, out: &mut Outbox) {
+    pub(super) fn serve_in(&mut self, mut group: VolumeGroup, out: &mut Outbox) {
+        group.rest_for(self.rest_ms());
+        group.set_now(self.now_ms);
         assert_eq!(self.role, Role::Active, "pg {}: space is adopted in an active view", self.id);
         for info in group.infos() {
             self.open_lv(info, info.present().iter(), OpSeq(0), out);
@@ -414,9 +416,14 @@ impl Pg {
         self.draws_none(Refusal::TooFewCopies, out);
     }
 
+    /// Returns true if calls that wait for space may have some in a moment, without another LV.
+    fn has_some_soon(&self) -> bool {
+        self.reaper.has_garbage() || self.space.as_ref().is_some_and(VolumeGroup::has_some_soon)
+    }
+
     fn draws_none(&mut self, why: Refusal, out: &mut Outbox) {
         self.lv_asked = false;
-        if self.space.as_ref().is_some_and(VolumeGroup::has_some_soon) {
+        if self.has_some_soon() {
             return;
         }
         for Starved { token, call, .. } in std::mem::take(&mut self.starved) {
@@ -514,6 +521,7 @@ impl Pg {
                 self.refills.want_walk();
             }
         }
+        self.end_rests();
         self.flush_holders(out);
         self.flush_moves(out);
         self.resume_drops(index, out)?;

@@ -20,6 +20,7 @@ use larder_types::{
 
 use super::batch::{CoalesceCounts, MoveCounts};
 use super::coalesce::Planned;
+use super::departed::Departed;
 use super::digest::Digests;
 use super::garbage::Reaper;
 use super::history::History;
@@ -174,6 +175,8 @@ impl Recovering {
                 planned: Planned::default(),
                 passed_by_all: OpSeq(0),
                 reaper: Reaper::new(),
+                departed: Departed::new(),
+                unrested: 0,
                 lv_asked: false,
                 pool_empty_ms: None,
                 wider_due_ms: None,

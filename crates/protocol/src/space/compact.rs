@@ -150,7 +150,7 @@ impl FreeRuns {
 impl Lv {
     /// Blocks that are in use: where they would end if there were no holes between them.
     fn live_blocks(&self) -> u32 {
-        self.info.blocks - self.runs.blocks() - self.withheld_blocks() - self.waiting_blocks
+        self.taken_blocks() - self.waiting_blocks
     }
 
     /// Blocks in use above the live ones, about: what would have to move for all to lie below.
@@ -161,7 +161,8 @@ impl Lv {
             above.sum::<u64>()
         };
         let free = free(&self.runs) + self.withheld.as_ref().map_or(0, |it| free(&it.runs));
-        u64::from(self.info.blocks - live).saturating_sub(free + u64::from(self.waiting_blocks))
+        let freed = u64::from(self.waiting_blocks) + u64::from(self.resting.blocks());
+        u64::from(self.info.blocks - live).saturating_sub(free + freed)
     }
 
     fn is_fragmented(&self, from: Fragmentation, asked: u32) -> bool {

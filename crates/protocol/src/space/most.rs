@@ -11,7 +11,7 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, Extent, Holders, LvId};
 
 use super::{Lv, VolumeGroup};
-use crate::limits::{LV_FULL_PERCENT, REFUSED_MS};
+use crate::limits::REFUSED_MS;
 
 impl Lv {
     /// Replicas whose disks had no room a short while ago.
@@ -35,13 +35,6 @@ impl Lv {
         self.present.count() >= widest && 2 * replicas.count() > self.present.count()
     }
 
-    /// True if it is to take no more objects, were so many of its blocks free again.
-    fn is_full_but_for(&self, blocks: u32) -> bool {
-        let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
-        let used = used.saturating_sub(blocks);
-        u64::from(used) * 100 >= u64::from(self.info.blocks) * LV_FULL_PERCENT
-    }
-
     /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach, or gets
     /// some with them. Freed space is given again once each has raised its floor.
     fn awaits_replicas(&self, widest: usize) -> bool {
@@ -55,7 +48,8 @@ impl Lv {
     /// Blocks for replicas that have room also for what is withheld.
     fn allocate_on_most(&mut self, need: u32) -> Option<Vec<Extent>> {
         let withheld = self.withheld.as_mut().filter(|withheld| !withheld.crowded.is_empty());
-        self.runs.allocate(need).or_else(|| withheld?.runs.allocate(need))
+        let found = self.runs.allocate(need).or_else(|| withheld?.runs.allocate(need));
+        found.or_else(|| self.allocate_resting(need))
     }
 }
 

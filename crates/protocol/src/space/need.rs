@@ -185,6 +185,7 @@ impl VolumeGroup {
 
     /// Takes an LV's replicas as they are by now; returns those that have to be opened.
     pub fn update(&mut self, info: LvInfo) -> Vec<usize> {
+        let rest = self.rest_now();
         let Some(lv) = self.lvs.get_mut(&info.lv) else { return Vec::new() };
         let before = std::mem::replace(&mut lv.info, info);
         lv.present = lv.info.present();
@@ -218,7 +219,7 @@ impl VolumeGroup {
             lv.pace = lv.pace.due();
         }
         lv.forget_away();
-        lv.release_below_floor();
+        lv.release_below_floor(rest);
         fresh
     }
 

@@ -329,7 +329,7 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     group.withhold(lv, &refused, Holders::default(), 1_000);
     assert_eq!(
         group.usage(),
-        SpaceUse { total: 100, free: 0, waiting: 0, withheld: 40, unread: 0 }
+        SpaceUse { total: 100, free: 0, waiting: 0, resting: 0, withheld: 40, unread: 0 }
     );
     assert_eq!(group.allocate(1, 0), Err(NoSpace::DiskFull), "another LV would be as full");
     // Space that was written to is given again; that of the refused put is not.
@@ -340,7 +340,7 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     group.floor_acknowledged(lv, 1, floor(8));
     assert_eq!(
         group.usage(),
-        SpaceUse { total: 100, free: 40, waiting: 0, withheld: 60, unread: 0 }
+        SpaceUse { total: 100, free: 40, waiting: 0, resting: 0, withheld: 60, unread: 0 }
     );
     let (_, again) = group.allocate(30 * BLOCK_BYTES, 0).unwrap();
     assert_eq!(again, vec![Extent { first: 0, blocks: 30 }]);
@@ -351,7 +351,7 @@ fn what_a_disk_has_no_room_for_is_withheld_for_a_while() {
     group.offer_again(1_000 + WITHHELD_MS);
     assert_eq!(
         group.usage(),
-        SpaceUse { total: 100, free: 70, waiting: 0, withheld: 0, unread: 0 }
+        SpaceUse { total: 100, free: 70, waiting: 0, resting: 0, withheld: 0, unread: 0 }
     );
     assert_eq!(group.allocate(20 * BLOCK_BYTES, 0).unwrap().1[0].first, 30);
 }
@@ -368,7 +368,7 @@ fn a_second_refusal_withholds_from_the_lower_of_both() {
     group.withhold(LvId(1), &[extent(80, 5)], Holders::default(), 0);
     assert_eq!(
         group.usage(),
-        SpaceUse { total: 100, free: 30, waiting: 0, withheld: 70, unread: 0 }
+        SpaceUse { total: 100, free: 30, waiting: 0, resting: 0, withheld: 70, unread: 0 }
     );
 }
 

@@ -5,13 +5,14 @@
 //!
 //! 1. Below its mark an LV gives nothing before the rows are read. What was freed there meanwhile is held back: another row
 //!    may name it too.
-//! 2. When they are read, a block of the LV is named, has an open put, waits, or is free: never two of these. A block for
+//! 2. When they are read, a block of the LV is named, has an open put, waits, rests, or is free: never two of these. A block for
 //!    which this does not hold is a contradiction, and the LV gives nothing any more.
 
 use std::collections::BTreeMap;
 
 use larder_types::{Chunk, Extent, LvId};
 
+use super::resting::Rest;
 use super::{FreeRuns, Lv, SpaceFault, VolumeGroup};
 use crate::lv::LvInfo;
 
@@ -64,18 +65,19 @@ impl Lv {
     }
 
     /// The rows are read: they name these blocks, and open puts have these.
-    fn complete(&mut self, used: impl Iterator<Item = Extent>) -> Result<(), Extent> {
+    fn complete(&mut self, used: impl Iterator<Item = Extent>, rest: Rest) -> Result<(), Extent> {
         let Some(Unread { mark, held, held_blocks }) = self.unread.take() else { return Ok(()) };
         let waiting = self.waiting.iter().map(|(_, extent)| *extent);
         let mut free = FreeRuns::whole(self.info.blocks);
-        used.chain(waiting).chain(held.iter().copied()).try_for_each(|it| free.claim(it))?;
+        let freed = waiting.chain(self.resting.extents()).chain(held.iter().copied());
+        used.chain(freed).try_for_each(|it| free.claim(it))?;
         // Of what is given meanwhile only this is known to be free.
         let mut above = free.split_off(mark);
         let withheld = self.withheld.iter().flat_map(|withheld| withheld.runs.extents());
         self.runs.extents().chain(withheld).try_for_each(|run| above.claim(run))?;
         self.waiting_blocks -= held_blocks;
         free.extents().for_each(|extent| self.put_in(extent));
-        held.into_iter().for_each(|extent| self.release(extent));
+        held.into_iter().for_each(|extent| self.rest(extent, rest));
         Ok(())
     }
 }
@@ -118,8 +120,9 @@ impl VolumeGroup {
         id: LvId,
         used: impl Iterator<Item = Extent>,
     ) -> Result<(), SpaceFault> {
+        let rest = self.rest_now();
         let Some(lv) = self.lvs.get_mut(&id) else { return Err(SpaceFault::UnknownLv { lv: id }) };
-        lv.complete(used).map_err(|extent| SpaceFault::Overlap { lv: id, extent })
+        lv.complete(used, rest).map_err(|extent| SpaceFault::Overlap { lv: id, extent })
     }
 
     /// Of each LV the block from which on all are free.

@@ -13,6 +13,8 @@ pub struct SpaceUse {
     pub free: u64,
     /// Freed ones that wait for the floors, or for the rows to be read.
     pub waiting: u64,
+    /// Freed ones that rest: given only if there are no others.
+    pub resting: u64,
     /// Free ones that are not given, for want of room on a disk.
     pub withheld: u64,
     /// Those of which is not known yet whether rows name them: below the high-water marks, while the rows are read.
@@ -23,10 +25,7 @@ impl VolumeGroup {
     /// Blocks that are not free, of every replica that is there.
     #[must_use]
     pub fn copied(&self) -> u64 {
-        let copied = |lv: &Lv| {
-            let used = lv.info.blocks - lv.runs.blocks() - lv.withheld_blocks();
-            u64::from(used) * lv.info.present().count() as u64
-        };
+        let copied = |lv: &Lv| u64::from(lv.taken_blocks()) * lv.info.present().count() as u64;
         self.lvs.values().map(copied).sum()
     }
 
@@ -37,6 +36,7 @@ impl VolumeGroup {
             total: sum.total + lv.total,
             free: sum.free + lv.free,
             waiting: sum.waiting + lv.waiting,
+            resting: sum.resting + lv.resting,
             withheld: sum.withheld + lv.withheld,
             unread: sum.unread + lv.unread,
         })
@@ -49,6 +49,7 @@ impl VolumeGroup {
                 total: lv.info.blocks.into(),
                 free: lv.runs.blocks().into(),
                 waiting: lv.waiting_blocks.into(),
+                resting: lv.resting.blocks().into(),
                 withheld: lv.withheld_blocks().into(),
                 unread: lv.unread_blocks().into(),
             };

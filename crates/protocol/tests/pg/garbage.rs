@@ -1,6 +1,6 @@
 //! Large objects: what they name goes in steps of a bounded number of rows.
 
-use larder_protocol::limits::REAP_ROWS_MAX;
+use larder_protocol::limits::{FREED_REST_MS, FREED_REST_MS_MAX, REAP_ROWS_MAX};
 use larder_protocol::pg::{LedgerWalk, owner};
 use larder_protocol::rebuild::{SpaceScan, Stray};
 use larder_protocol::{Call, Changes, Content, DataAnswer, Event, Index, Refusal, Token};
@@ -183,10 +183,10 @@ impl Member {
         derived.strays.iter().map(Stray::to_string).collect()
     }
 
-    /// Blocks that no row names: free ones, and those that wait for a floor.
+    /// Blocks that no row names: free ones, and those that wait for a floor or rest.
     fn unnamed(&self) -> u64 {
         let space = self.pg.gauges().space;
-        space.free + space.waiting
+        space.free + space.waiting + space.resting
     }
 }
 
@@ -399,4 +399,89 @@ fn a_large_object_from_before_is_found_when_the_rows_are_read() {
         member.reap();
         assert_eq!(member.reaps(), usize::from(is_large));
     }
+}
+
+/// A group with an object of more chunks than two steps, which somebody reads when it is deleted; and its first row.
+fn deleted_under_a_reader() -> (Member, Vec<u8>) {
+    let rows = Rows::default().stream(1, 2 * STEP + 88, BLOCKS);
+    let mut member = rows.object("big", stream_body(1, 2 * STEP + 88)).in_steps();
+    let first = rows::chunk(BUCKET, stream(1), 0);
+    let value = member.table.get(&first).expect("a row");
+    member.pg.note_reader(member.now_ms);
+    member.delete("big");
+    member.settle();
+    assert_eq!(member.table.get(&first), Ok(None));
+    assert_eq!(member.pg.departed(&first, member.now_ms), value);
+    member.reap();
+    assert_eq!((member.rows_left(), member.garbage()), (STEP + 88, 1), "it may be read as well");
+    (member, first)
+}
+
+#[test]
+fn rows_of_an_object_that_is_read_can_be_read_for_a_while_after_it_has_gone() {
+    let (mut member, first) = deleted_under_a_reader();
+    let behind = rows::chunk(BUCKET, stream(1), 3);
+    let found = member.pg.departed_from((&first, &behind), 2, member.now_ms);
+    assert_eq!(found.len(), 2);
+    assert_eq!(member.pg.departed_from((&first, &behind), 9, member.now_ms).len(), 3);
+    assert!(member.pg.wants_tick());
+    member.now_ms += FREED_REST_MS;
+    member.step(Event::Tick);
+    assert_eq!(member.pg.departed(&first, member.now_ms), None);
+    assert_eq!(member.reap_all(), [88, 0]);
+}
+
+#[test]
+fn a_slow_reader_finds_its_rows_for_as_long_as_it_reads_but_not_for_ever() {
+    let (mut member, first) = deleted_under_a_reader();
+    let begun_ms = member.now_ms;
+    while member.now_ms + FREED_REST_MS / 2 < begun_ms + FREED_REST_MS_MAX {
+        member.now_ms += FREED_REST_MS / 2;
+        member.pg.note_reader(member.now_ms);
+        assert!(member.pg.departed(&first, member.now_ms).is_some());
+        member.step(Event::Tick);
+        assert!(!member.pg.wants_to_reap(true));
+    }
+    member.now_ms = begun_ms + FREED_REST_MS_MAX;
+    member.pg.note_reader(member.now_ms);
+    member.step(Event::Tick);
+    assert_eq!(member.pg.departed(&first, member.now_ms), None);
+    assert_eq!(member.reap_all(), [88, 0]);
+}
+
+#[test]
+fn nothing_is_kept_where_nobody_reads() {
+    let rows = Rows::default().stream(1, STEP, BLOCKS);
+    let mut member = rows.object("big", stream_body(1, STEP)).in_steps();
+    member.delete("big");
+    member.settle();
+    let first = rows::chunk(BUCKET, stream(1), 0);
+    assert_eq!(member.pg.departed(&first, member.now_ms), None);
+}
+
+#[test]
+fn a_put_that_lacks_space_is_given_that_of_an_object_that_is_read() {
+    let (mut member, _) = deleted_under_a_reader();
+    let put = member.put_data("small", 20);
+    assert_eq!(member.answers(put), []);
+    member.step(Event::PoolEmpty);
+    assert_eq!(member.answers(put), [], "it waits for what is read");
+    assert_eq!(member.reap_all(), [88, 0]);
+    member.answer(0, DataAnswer::Floor(key(1, member.pg.last().seq.0 + 1)));
+    member.granted(put);
+}
+
+#[test]
+fn freed_blocks_rest_until_a_put_needs_them() {
+    let mut member = Member::alone(1);
+    member.store("one", 50, 1);
+    member.delete("one");
+    member.settle();
+    let freed_by = member.pg.applied().seq.0;
+    member.open_put("other", 30);
+    member.answer(0, DataAnswer::Floor(key(1, freed_by + 1)));
+    assert_eq!(member.pg.gauges().space.resting, 50);
+    member.open_put("third", 30);
+    assert_eq!(member.pg.gauges().space.resting, 0, "there were 20 blocks besides");
+    assert_eq!(member.pg.gauges().unrested, 50);
 }

@@ -93,10 +93,10 @@ impl Member {
         self.settle();
     }
 
-    /// Blocks that are free, and that wait.
+    /// Blocks that are free or rest, and that wait.
     fn unused(&self) -> (u64, u64) {
         let space = self.pg.gauges().space;
-        (space.free, space.waiting)
+        (space.free + space.resting, space.waiting)
     }
 }
 

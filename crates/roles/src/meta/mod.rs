@@ -74,6 +74,7 @@ mod positions;
 mod progress;
 mod queue;
 mod rate;
+mod reading;
 mod rebuild;
 mod recover;
 mod scan;

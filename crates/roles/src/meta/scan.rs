@@ -97,9 +97,22 @@ impl Meta {
     /// Reads the rows of a scan, and answers. Blocks.
     fn answer_scan(&self, scan: &Scan, responder: Responder<MetaService>) {
         let unsettled = scan.take_unsettled();
-        let found = self.find_rows(&scan.call, unsettled);
-        if !scan.call.pgs.iter().all(|&(pg, view)| self.lock(pg).tells(view)) {
+        let call = &scan.call;
+        let reads = match (&*call.pgs, &call.to) {
+            // Pieces of one object, unlike rows of other kinds, are scanned by those alone that read it.
+            (&[(pg, _)], Some(to)) if call.from.first() == Some(&b'W') => Some((pg, to)),
+            _ => None,
+        };
+        if let Some((pg, _)) = reads {
+            self.note_reader(pg, &call.from);
+        }
+        let mut found = self.find_rows(call, unsettled);
+        if !call.pgs.iter().all(|&(pg, view)| self.lock(pg).tells(view)) {
             return refuse(responder, Refusal::NotPrimary);
+        }
+        if let (Some((pg, to)), Ok(found)) = (reads, &mut found) {
+            let count = call.count_max.min(ROWS_MAX) as usize;
+            self.lock(pg).join_departed((&call.from, to), count, &mut found.rows);
         }
         match found {
             Ok(Found { rows, next: None }) if rows.is_empty() && self.is_of_gone(&scan.call) => {
@@ -164,8 +177,11 @@ impl Meta {
         if let Err(why) = check_key(&row) {
             return tracing::error!(%pg, %why, "a row that no proxy asks for: use one release");
         }
-        let serves = |pg| self.member(pg).is_some_and(|it| it.pg.role() == Role::Serving);
-        let (true, Some(meta)) = (serves(pg), cluster.meta()) else {
+        let serves = self.member(pg).is_some_and(|mut it| {
+            it.note_reader(&row);
+            it.pg.role() == Role::Serving
+        });
+        let (true, Some(meta)) = (serves, cluster.meta()) else {
             return refuse(responder, Refusal::NotPrimary);
         };
         drop(blocking::run_on(&cluster.runtime, move || {
@@ -181,8 +197,15 @@ impl Meta {
             {
                 member.pg.note_read(chunk.lv, uptime_ms());
             }
+            let departed = match &found {
+                Ok(None) => member.pg.departed(&row, uptime_ms()),
+                _ => None,
+            };
             drop(member);
             match found {
+                Ok(None) if tells && departed.is_some() => {
+                    responder.answer(&MetaReply::Row(true), departed.unwrap_or_default());
+                }
                 Ok(None) if tells => responder.answer(&MetaReply::Row(false), Bytes::new()),
                 Ok(Some((of, value))) if tells && of == Some(pg) => {
                     responder.answer(&MetaReply::Row(true), value);

@@ -98,7 +98,7 @@ fn volume_now((lv, usage): (LvId, SpaceUse)) -> VolumeNow {
     VolumeNow {
         volume: lv.0,
         blocks: blocks(usage.total),
-        free: blocks(usage.free + usage.withheld),
+        free: blocks(usage.free + usage.resting + usage.withheld),
         waiting: blocks(usage.waiting),
         unread: blocks(usage.unread),
     }

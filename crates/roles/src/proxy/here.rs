@@ -357,25 +357,29 @@ impl Reach for Here {
         }
     }
 
-    async fn row(&self, _: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+    async fn row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
         self.meta.requests_by_kind().note(MetaKind::Row);
-        self.get(row)
+        self.meta.note_reader(pg, row);
+        let found = self.get(row)?;
+        Ok(found.or_else(|| self.meta.departed(pg, row)))
     }
 
     async fn rows_from(
         &self,
-        _: PgId,
+        pg: PgId,
         from: Vec<u8>,
         to: &[u8],
         count: usize,
     ) -> Result<Vec<FoundRow>, ObjectError> {
         self.meta.requests_by_kind().note(MetaKind::List);
+        self.meta.note_reader(pg, &from);
         let mut rows = Vec::new();
         let scanned = self.meta.kv().scan(&from, Some(to), &mut |row, value| {
             rows.push((row.to_vec(), Bytes::copy_from_slice(value)));
             if rows.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         scanned.map_err(unscannable)?;
+        self.meta.join_departed(pg, (&from, to), count, &mut rows);
         Ok(rows)
     }
 

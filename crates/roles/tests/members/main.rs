@@ -10,6 +10,7 @@ mod journals;
 mod lists;
 #[path = "../raw/mod.rs"]
 mod raw;
+mod reading;
 mod stalls;
 mod support;
 

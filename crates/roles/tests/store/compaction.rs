@@ -111,9 +111,19 @@ async fn a_fragmented_volume_is_compacted_while_it_is_read() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{} bytes wait", waiting());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    put(&proxy, "large/after", &large).await;
     is_over.store(true, Ordering::Relaxed);
     reader.await.unwrap();
+    drop(proxy);
+    // The blocks that the chunks have left rest until the store begins anew.
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    let store = Store::open(&one_group(&dir)).unwrap();
+    let proxy = store.proxy().clone();
+    let unread = || store.meta().pg_ids().map(|pg| store.meta().gauges(pg).space.unread);
+    while unread().sum::<u64>() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(90), "the rows are not read");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    put(&proxy, "large/after", &large).await;
     let after = chunk(&proxy, "large/after").await;
     assert_eq!((after.lv, after.extents.len()), (volume, 1), "there is room for it in one piece");
     assert_readable(&proxy, &stay).await;

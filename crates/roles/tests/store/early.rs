@@ -39,7 +39,10 @@ async fn assert_some(store: &Store, turn: u64) {
 
 fn used(store: &Store) -> u64 {
     let meta = store.meta();
-    meta.pg_ids().map(|pg| meta.gauges(pg).space).map(|it| it.total - it.free - it.waiting).sum()
+    meta.pg_ids()
+        .map(|pg| meta.gauges(pg).space)
+        .map(|it| it.total - it.free - it.waiting - it.resting)
+        .sum()
 }
 
 /// Objects and bytes of the bucket, once all is applied.

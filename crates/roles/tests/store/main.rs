@@ -6,6 +6,7 @@ mod coalesce;
 mod compaction;
 mod early;
 mod fill;
+mod reading;
 mod regions;
 mod uploads;
 

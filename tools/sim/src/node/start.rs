@@ -7,6 +7,7 @@ use larder_env::SimDisk;
 use larder_kv::SimKv;
 use larder_metalog::LogError;
 use larder_protocol::IndexError;
+use larder_protocol::limits::FREED_REST_MS;
 use larder_protocol::pg::{CopyPriority, LogGap, Origin, Recovering};
 use larder_types::codec::decode;
 use larder_types::{BootId, Op, OpId, PgId, ServerId, View, rows};
@@ -24,6 +25,8 @@ use crate::servers::Server;
 
 /// Most rows of a step in which garbage goes.
 const STEP_ROWS: u64 = 5;
+/// In one of so many runs of a server freed blocks rest.
+const RESTS_ONE_IN: u64 = 4;
 
 /// The reason that a server does not start.
 pub(crate) enum NoStart {
@@ -68,12 +71,16 @@ impl Node {
         }
         // Objects here are small: so are steps, and each run of a server has others.
         let step_rows = (self.run.0 % STEP_ROWS) as u32 + 1;
+        // Runs whose freed blocks rest find other faults than those that give them again soon.
+        self.rests = (self.run.0 / STEP_ROWS).is_multiple_of(RESTS_ONE_IN);
+        let rest_ms = if self.rests { FREED_REST_MS } else { 0 };
         let coalesces = self.setup.coalesces;
         let members = pgs
             .into_iter()
             .map(|recovering| {
                 let mut pg = recovering.finish()?;
                 pg.reap_in_steps_of(step_rows);
+                pg.rest_for(rest_ms);
                 pg.let_coalesce(coalesces);
                 pg.coalesce_from(2);
                 Ok(Member::new(pg))

@@ -44,12 +44,12 @@ fn nothing_below_the_mark_is_given_before_the_rows_are_read() {
     assert_eq!(group.allocate(30 * 4096, 0), Ok((LV, vec![extent(60, 30)])));
     free(&mut group, extent(10, 20), 5);
     assert_eq!(group.allocate(20 * 4096, 0), Err(NoSpace::Unread), "another row may name it");
-    let usage = SpaceUse { total: 100, free: 10, waiting: 20, withheld: 0, unread: 40 };
+    let usage = SpaceUse { total: 100, free: 10, waiting: 20, resting: 0, withheld: 0, unread: 40 };
     assert_eq!(group.usage(), usage);
     // Rows name all below the mark but for what was freed, and one what was given.
     let named = [extent(0, 10), extent(30, 30), extent(60, 30)];
     assert_eq!(group.complete(LV, named.into_iter()), Ok(()));
-    let usage = SpaceUse { total: 100, free: 30, waiting: 0, withheld: 0, unread: 0 };
+    let usage = SpaceUse { total: 100, free: 30, waiting: 0, resting: 0, withheld: 0, unread: 0 };
     assert_eq!(group.usage(), usage);
     assert_eq!(group.unread(), None);
     assert_eq!(group.allocate(20 * 4096, 0), Ok((LV, vec![extent(10, 20)])));
@@ -60,7 +60,7 @@ fn what_waits_for_floors_goes_on_to_wait_when_the_rows_are_read() {
     let mut group = group();
     group.free(LV, &[extent(10, 20)], OpId { view: View(3), seq: OpSeq(5) }, false);
     group.complete(LV, std::iter::once(extent(0, 10))).unwrap();
-    let usage = SpaceUse { total: 100, free: 70, waiting: 20, withheld: 0, unread: 0 };
+    let usage = SpaceUse { total: 100, free: 70, waiting: 20, resting: 0, withheld: 0, unread: 0 };
     assert_eq!(group.usage(), usage);
     group.raises_due(OpSeq(6), true);
     group.floor_acknowledged(LV, 0, key(6));

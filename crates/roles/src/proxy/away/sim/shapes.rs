@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use futures::future::join_all;
 use larder_objects::{
     AppendAt, AppendOptions, CompleteOptions, ListItem, ListRequest, NamedPart, ObjectError,
-    Objects, Opened, PutOptions, UploadOptions,
+    Objects, Opened, PutOptions, ReadBody, UploadOptions,
 };
 use larder_types::limits::PART_BYTES_MIN;
 use larder_types::{
@@ -70,6 +71,8 @@ pub(super) struct MetShapes {
     pub(super) scattered: u64,
     /// Refused for want of room.
     pub(super) full: u64,
+    /// Reads that broke off: what they read was replaced, and space given again.
+    pub(super) cut: u64,
 }
 
 impl MetShapes {
@@ -81,6 +84,7 @@ impl MetShapes {
         self.read += other.read;
         self.scattered += other.scattered;
         self.full += other.full;
+        self.cut += other.cut;
     }
 }
 
@@ -385,11 +389,30 @@ impl Shapes {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let bytes = whole(proxy.read(opened, range).await?).await?;
+        let body = proxy.read(opened, range).await?;
+        let bytes = match self.has_large && self.dice.one_in(2) {
+            true => self.taken_slowly(body).await,
+            false => whole(body).await,
+        };
+        if matches!(bytes, Err(ObjectError::Changed)) {
+            self.state.lock().met.cut += 1;
+        }
+        let bytes = bytes?;
         if bytes.len() as u64 != wanted {
             self.violated(format!("{} bytes are read of {wanted}", bytes.len()));
         }
         Ok(bytes)
+    }
+
+    /// As [`whole`], by a client that takes its time.
+    async fn taken_slowly(&self, body: ReadBody) -> Result<Bytes, ObjectError> {
+        let ReadBody::Stream(mut pieces) = body else { return whole(body).await };
+        let mut read = Vec::new();
+        while let Some(piece) = pieces.next().await {
+            read.extend_from_slice(&piece?);
+            sleep(self.dice.ms(400)).await;
+        }
+        Ok(read.into())
     }
 
     async fn list<P: Objects>(&self, proxy: &P) -> Result<(), ObjectError> {

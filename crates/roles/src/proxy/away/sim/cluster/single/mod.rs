@@ -7,7 +7,8 @@
 //!
 //! 1. A start fails where its disk fails, and nowhere else; so does a run.
 //! 2. Whatever ended a run, an inspection of what it left behind finds no fault.
-//! 3. At rest the counts of buckets are those of their rows, and once all objects are deleted no block is in use.
+//! 3. No read breaks off because its object was replaced, unless space was short.
+//! 4. At rest the counts of buckets are those of their rows, and once all objects are deleted no block is in use.
 
 mod node;
 mod rot;
@@ -152,6 +153,7 @@ impl Simulation {
     /// Has clients call until all have made their calls, or the run ends before.
     async fn serve(&self, running: Running) {
         let (dice, proxy) = (&self.dice, running.proxy().clone());
+        let cut_before = self.shapes.met().cut;
         let mut clients = JoinSet::new();
         clients.spawn(coalesce_pieces(proxy.clone()));
         clients.spawn(expire_uploads(proxy.clone(), Duration::from_secs(10)));
@@ -195,6 +197,10 @@ impl Simulation {
             self.node.break_disk(&running).await;
         }
         clients.shutdown().await;
+        let cut = self.shapes.met().cut - cut_before;
+        if cut > 0 && running.has_rested_all() {
+            self.findings.violated(format!("{cut} reads broke off, and space was not short"));
+        }
         self.end(running, if ails { Ends::Killed } else { ends }).await;
     }
 

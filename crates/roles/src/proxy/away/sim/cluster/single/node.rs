@@ -30,6 +30,8 @@ const LEFT_BYTES_MAX: u64 = 600 << 20;
 /// A store that runs.
 pub(super) struct Running {
     store: Store,
+    /// Freed blocks rest.
+    rests: bool,
     watch: AbortHandle,
 }
 
@@ -60,7 +62,16 @@ impl Running {
     /// Blocks that are neither free nor wait to be.
     pub(super) fn used_blocks(&self) -> u64 {
         let space = |pg| self.meta().gauges(pg).space;
-        self.meta().pg_ids().map(space).map(|space| space.total - space.free - space.waiting).sum()
+        self.meta()
+            .pg_ids()
+            .map(space)
+            .map(|space| space.total - space.free - space.waiting - space.resting)
+            .sum()
+    }
+
+    /// Returns true if freed blocks rested, and space was never so short that some were given before.
+    pub(super) fn has_rested_all(&self) -> bool {
+        self.rests && self.meta().pg_ids().all(|pg| self.meta().gauges(pg).unrested == 0)
     }
 
     /// Looks at what it tells operators, at rest; says what is not so.
@@ -183,7 +194,12 @@ impl Node {
                 node.findings.violated(format!("the store gives up: {:?}", *reason));
             }
         });
-        Some(Running { store, watch: watch.abort_handle() })
+        // Where they do not, volumes are soon in pieces, and compacted.
+        let rests = self.dice.one_in(2);
+        if !rests {
+            store.meta().rest_for(0);
+        }
+        Some(Running { store, rests, watch: watch.abort_handle() })
     }
 
     /// Something befalls a store that runs, and ends by itself.
@@ -219,7 +235,7 @@ impl Node {
     /// Ends a run, of which nobody has a part any more.
     pub(super) async fn end(&self, running: Running, ends: Ends) {
         self.place.strike(ends);
-        let Running { store, watch } = running;
+        let Running { store, watch, .. } = running;
         watch.abort();
         let meta = Arc::downgrade(store.meta());
         if timeout(END_MAX, blocking::run(move || store.close())).await.is_err() {

@@ -1,0 +1,30 @@
+//! The limits of a group's space: where it is given, and for how long freed space rests.
+
+/// An LV that is fuller than this takes no new objects until deletes have made room ("Space" in `ARCHITECTURE.md`).
+pub const LV_FULL_PERCENT: u64 = 85;
+/// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room, or only on the others.
+/// So often one put finds out whether room was made.
+pub const WITHHELD_MS: u64 = 10_000;
+/// Milliseconds after a disk had no room for data for which puts avoid it, though it may take them. They go to other
+/// disks, or to most replicas without it: as long as the put that it refused takes to come again.
+pub const REFUSED_MS: u64 = 200;
+/// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
+/// disk has no room.
+pub const POOL_EMPTY_MS: u64 = 1_000;
+/// Blocks that wait in an LV before its floor is raised although space is not short. They are 1 MiB, so that a raise,
+/// which writes one block, costs less than half a percent.
+pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
+/// Milliseconds for which freed blocks rest, and for which rows that went can still be read. A read that began before finds
+/// in them what it reads. A client takes 8 MiB in it that gets 140 KiB a second.
+pub const FREED_REST_MS: u64 = 60_000;
+/// The same while objects of the group are read chunk by chunk: a download of 20 GiB takes that long at 11 MiB a second.
+pub const FREED_REST_MS_MAX: u64 = 30 * 60_000;
+/// Extents of an LV that rest, 16 bytes each: of more the oldest are given again.
+pub const RESTING_EXTENTS_MAX: usize = 8192;
+/// Bytes of rows that went and can still be read, of one group: those of about 7 GiB in chunks.
+pub const DEPARTED_BYTES_MAX: usize = 1024 * 1024;
+/// Milliseconds after a group was short of space for which its garbage does not wait for reads.
+pub const SHORT_MS: u64 = 10_000;
+
+const _: () = assert!(REFUSED_MS < WITHHELD_MS, "what was refused is withheld for longer");
+const _: () = assert!(FREED_REST_MS < FREED_REST_MS_MAX, "a read under way lengthens a rest");

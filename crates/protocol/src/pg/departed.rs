@@ -1,0 +1,188 @@
+//! Rows that went while objects of the group are read (ADR 76). A proxy that reads a large object looks its rows up chunk by
+//! chunk. When the object was replaced meanwhile it finds them here.
+//!
+//! ```text
+//!                                    somebody reads objects chunk by chunk
+//!  an object ends ──▶ its first rows go ──────────▶ kept here as long as their blocks rest
+//!                 └─▶ the others are garbage ─────▶ stay in the index meanwhile (`garbage.rs`)
+//! ```
+//! Rows and blocks rest on for as long as rows are found here.
+//!
+//! # Invariants
+//!
+//! 1. A row here begins with the name of a stream, of an upload's parts, or of a version's pieces, and none of these names is
+//!    given twice. So what it tells is true of the version that was opened, for ever. It is no evidence that this version is
+//!    there: nothing but a read of one that was opened asks for it.
+//! 2. A row is here only while its blocks rest, or have been given up because space was short. Then what is read does not
+//!    verify, and the read breaks off.
+//! 3. They are of one view, and no more bytes than [`DEPARTED_BYTES_MAX`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::Pg;
+use crate::index::Row;
+use crate::limits::{DEPARTED_BYTES_MAX, FREED_REST_MS, FREED_REST_MS_MAX, SHORT_MS};
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Departed {
+    /// Freed blocks rest for so long.
+    rest_ms: u64,
+    /// The time at which a read last looked up a row of an object.
+    read_ms: Option<u64>,
+    /// The time at which one was last found here.
+    found_ms: Option<u64>,
+    /// The time at which space was short last.
+    short_ms: Option<u64>,
+    rows: BTreeMap<Vec<u8>, Bytes>,
+    /// The rows by the time at which they went; ascending.
+    order: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Departed {
+    pub(super) fn new() -> Self {
+        Self {
+            rest_ms: FREED_REST_MS,
+            read_ms: None,
+            found_ms: None,
+            short_ms: None,
+            rows: BTreeMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Nobody finds rows of the view before.
+    pub(super) fn begin_view(&mut self) {
+        let rest_ms = self.rest_ms;
+        *self = Self { rest_ms, ..Self::new() };
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Returns true if an object is being read chunk by chunk.
+    pub(super) fn is_read(&self, now_ms: u64) -> bool {
+        self.read_ms.is_some_and(|read_ms| now_ms.saturating_sub(read_ms) < self.rest_ms)
+    }
+
+    fn note_found(&mut self, is_found: bool, now_ms: u64) {
+        if is_found {
+            self.found_ms = self.found_ms.max(Some(now_ms));
+        }
+    }
+
+    fn is_short(&self, now_ms: u64) -> bool {
+        self.short_ms.is_some_and(|short_ms| now_ms.saturating_sub(short_ms) < SHORT_MS)
+    }
+
+    fn push(&mut self, (row, value): Row, now_ms: u64) {
+        // Another put of the same bytes may have come late, and gone as well.
+        if self.rows.contains_key(&row) {
+            return;
+        }
+        self.bytes += row.len() + value.len();
+        self.rows.insert(row.clone(), value.into());
+        self.order.push_back((now_ms, row));
+        while self.bytes > DEPARTED_BYTES_MAX {
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) {
+        let Some((_, row)) = self.order.pop_front() else { return };
+        let value = self.rows.remove(&row).expect("each row is in both");
+        self.bytes -= row.len() + value.len();
+    }
+
+    fn end_rests(&mut self, now_ms: u64, rest_ms: u64) {
+        let is_over = |(since_ms, _): &(u64, Vec<u8>)| now_ms.saturating_sub(*since_ms) >= rest_ms;
+        while self.order.front().is_some_and(is_over) {
+            self.pop();
+        }
+    }
+}
+
+impl Pg {
+    /// Has what is freed rest for another time than [`FREED_REST_MS`]; nothing rests for none. For simulations, whose space is to be
+    /// given again soon.
+    pub fn rest_for(&mut self, ms: u64) {
+        self.departed.rest_ms = ms;
+        if let Some(space) = &mut self.space {
+            space.rest_for(ms);
+        }
+    }
+
+    /// The time that freed blocks rest.
+    pub(super) fn rest_ms(&self) -> u64 {
+        if self.planted.rests_nothing() { 0 } else { self.departed.rest_ms }
+    }
+
+    /// A row of an object is about to be looked up by a read: what goes of it from now on can still be read.
+    pub fn note_reader(&mut self, now_ms: u64) {
+        self.departed.read_ms = self.departed.read_ms.max(Some(now_ms));
+    }
+
+    /// The value of a row that went while objects were read.
+    pub fn departed(&mut self, row: &[u8], now_ms: u64) -> Option<Bytes> {
+        let found = self.departed.rows.get(row).cloned();
+        self.departed.note_found(found.is_some(), now_ms);
+        found
+    }
+
+    /// Rows that went while objects were read, from one on and before another: the first of them.
+    pub fn departed_from(
+        &mut self,
+        (from, to): (&[u8], &[u8]),
+        count: usize,
+        now_ms: u64,
+    ) -> Vec<(Vec<u8>, Bytes)> {
+        let rows = self.departed.rows.range(from.to_vec()..);
+        let rows = rows.take_while(|(row, _)| row.as_slice() < to).take(count);
+        let found: Vec<_> = rows.map(|(row, value)| (row.clone(), value.clone())).collect();
+        self.departed.note_found(!found.is_empty(), now_ms);
+        found
+    }
+
+    /// Returns true if rows that go are to be kept for reads under way.
+    pub(super) fn keeps_departed(&self) -> bool {
+        self.serves() && self.rest_ms() > 0 && self.departed.is_read(self.now_ms)
+    }
+
+    /// Keeps rows that an op removed.
+    pub(super) fn depart(&mut self, rows: Vec<Row>) {
+        let now_ms = self.now_ms;
+        rows.into_iter().for_each(|row| self.departed.push(row, now_ms));
+    }
+
+    /// Space is short: what can be given again is not kept for reads under way.
+    pub(super) fn note_short(&mut self) {
+        self.departed.short_ms = Some(self.now_ms);
+    }
+
+    /// Returns true if garbage since then is to wait, as somebody may be reading it.
+    pub(super) fn spares_garbage(&self, since_ms: u64) -> bool {
+        let now_ms = self.now_ms;
+        self.rest_ms() > 0
+            && self.departed.is_read(now_ms)
+            && !self.departed.is_short(now_ms)
+            && now_ms.saturating_sub(since_ms) < FREED_REST_MS_MAX
+    }
+
+    /// Blocks that have rested are free, and the rows that named them are forgotten. Both rest on for longer while they are read.
+    pub(super) fn end_rests(&mut self) {
+        let (now_ms, rest_ms) = (self.now_ms, self.rest_ms());
+        let is_found = |found_ms: u64| now_ms.saturating_sub(found_ms) < rest_ms;
+        let is_read = self.departed.found_ms.is_some_and(is_found);
+        let rest_ms = if is_read { rest_ms.max(FREED_REST_MS_MAX) } else { rest_ms };
+        self.departed.end_rests(now_ms, rest_ms);
+        if let Some(space) = &mut self.space {
+            space.set_now(now_ms);
+            space.end_rests(rest_ms);
+        }
+    }
+}
