@@ -13,6 +13,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use larder_identity::Role;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
@@ -196,8 +197,8 @@ impl Wire {
     }
 }
 
-/// The times at which all connections of an endpoint are checked and pinged. They are the same for all, so that
-/// an idle server wakes once for all of its connections.
+/// The times at which all connections of an endpoint are checked and pinged. They are the same for all, and for all
+/// endpoints of a process, so that an idle machine wakes once for all of its connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Beats {
     since: Instant,
@@ -208,8 +209,20 @@ impl Beats {
         Self { since: Instant::now() }
     }
 
+    /// Those of all endpoints of this process. Simulations, of which each repeats, have their own.
+    pub(crate) fn of_process() -> Self {
+        static BEATS: OnceLock<Beats> = OnceLock::new();
+        *BEATS.get_or_init(Self::begin)
+    }
+
     /// The first beat after `now`, a [`PING_INTERVAL`] later at most.
     pub(crate) fn next(self, now: Instant) -> Instant {
+        // A paused clock may be ahead of that of a runtime that begins later.
+        let ahead = self.since.saturating_duration_since(now).as_nanos();
+        if ahead > 0 {
+            let left = (ahead - 1) % PING_INTERVAL.as_nanos() + 1;
+            return now + Duration::from_nanos(left as u64);
+        }
         let passed = now.saturating_duration_since(self.since).as_nanos();
         let beats = passed / PING_INTERVAL.as_nanos() + 1;
         self.since + PING_INTERVAL.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
@@ -427,8 +440,6 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::io::duplex;
     use tokio::time::timeout;
 
@@ -501,7 +512,10 @@ mod tests {
         let after = |ms| beats.next(begun + Duration::from_millis(ms)) - begun;
         assert_eq!(after(0), PING_INTERVAL);
         assert_eq!((after(999), after(1000), after(1001)), (after(0), after(0) * 2, after(0) * 2));
-        assert_eq!(beats.next(begun - Duration::from_millis(5)) - begun, PING_INTERVAL);
+        assert_eq!(beats.next(begun - Duration::from_millis(5)), begun);
+        assert_eq!(beats.next(begun - PING_INTERVAL), begun);
+        let earlier = begun - PING_INTERVAL - Duration::from_millis(5);
+        assert_eq!(beats.next(earlier), begun - PING_INTERVAL);
     }
 
     #[tokio::test(start_paused = true)]

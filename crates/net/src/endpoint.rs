@@ -113,7 +113,11 @@ impl Endpoint {
     fn with(security: Security, newest: u8) -> Arc<Self> {
         let (metrics, runtime) = (Arc::default(), Handle::current());
         let (removed, oldest) = (watch::Sender::default(), AtomicU8::new(PROTOCOL_MIN));
-        let beats = Beats::begin();
+        #[cfg(feature = "simulated")]
+        let is_simulated = matches!(security, Security::Simulated(_));
+        #[cfg(not(feature = "simulated"))]
+        let is_simulated = false;
+        let beats = if is_simulated { Beats::begin() } else { Beats::of_process() };
         let neighbours = OnceLock::new();
         Arc::new(Self { security, metrics, runtime, beats, removed, oldest, newest, neighbours })
     }
