@@ -58,8 +58,8 @@ type Wrap = dyn Fn(Box<dyn Duplex>) -> Box<dyn Duplex> + Send + Sync;
 
 static WRAP: OnceLock<Box<Wrap>> = OnceLock::new();
 
-/// From now on has `wrap` replace the stream of each new connection of this process: a seam for measurements, such as
-/// over a longer way. No configuration reaches it, and the shipped program puts nothing there.
+/// From now on has `wrap` replace the stream of each new connection of this process that goes through a socket: a seam for
+/// measurements, such as over a longer way. No configuration reaches it, and the shipped program puts nothing there.
 ///
 /// # Panics
 /// If it is called twice.
@@ -109,17 +109,19 @@ impl Wire {
             Some(wrap) => wrap(socket),
             None => socket,
         };
+        Self::through(socket, metrics, false)
+    }
+
+    fn through(socket: Box<dyn Duplex>, metrics: Arc<Metrics>, is_local: bool) -> Self {
         let now = Instant::now();
-        let seen = Seen { received: now, wrote: now, is_local: false };
+        let seen = Seen { received: now, wrote: now, is_local };
         let (receiver, batch) = (Receiver::new(), Batch::default());
         Self { socket, receiver, batch, metrics, carries: None, seen }
     }
 
     /// One end of a connection within the process.
     pub(crate) fn local(pipe: DuplexStream, metrics: Arc<Metrics>) -> Self {
-        let mut wire = Self::new(Box::new(pipe), metrics);
-        wire.seen.is_local = true;
-        wire
+        Self::through(Box::new(pipe), metrics, true)
     }
 
     /// Accepts frames of this version alone from now on.
@@ -457,12 +459,17 @@ mod tests {
             true => Box::new(duplex(1).0),
             false => socket,
         });
-        let (near, _far) = duplex(64);
+        let ((near, _far), (here, there)) = (duplex(64), duplex(64));
         IS_WRAPPED.set(true);
         let mut wire = Wire::new(Box::new(near), Arc::default());
+        let mut local = Wire::local(here, Arc::default());
         IS_WRAPPED.set(false);
         let heard = timeout(Duration::from_secs(60), wire.hear()).await.unwrap();
         assert!(matches!(heard, Err(Broken::Closed)));
+        let heard = timeout(Duration::from_millis(10), local.hear()).await;
+        assert!(heard.is_err(), "one within the process is left as it is");
+        drop(there);
+        assert!(matches!(local.hear().await, Err(Broken::Closed)));
     }
 
     /// One that waits for something, and says nothing.
