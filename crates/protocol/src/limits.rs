@@ -3,11 +3,13 @@
 use larder_types::limits::{CHUNK_EXTENTS_MAX, KEY_BYTES_MAX, OP_BYTES_MAX};
 use larder_types::{HybridClock, MapVersion, OpSeq};
 
+mod beats;
 mod copies;
 mod regions;
 mod scale;
 mod space;
 
+pub use self::beats::*;
 pub use self::copies::*;
 pub use self::regions::*;
 pub use self::scale::*;
@@ -178,9 +180,6 @@ pub const SNAPSHOT_PIECE_BYTES: usize = limit(512 * 1024, 1024);
 pub const SNAPSHOT_REMOVALS_MAX: usize = limit(1024, 3);
 /// Ticks without a word from the primary after which a follower reports anew.
 pub const SILENT_TICKS_MAX: u32 = 20;
-/// Ticks between two messages of a primary to a follower that has everything and was told so. They are few enough that
-/// several may be lost before either takes the other for silent.
-pub const IDLE_TICKS: u64 = 3;
 /// Ticks without a word from another member after which its primary says so to the managers. They need fewer to find a
 /// server down, so that they hear of those alone that they hear and the primary does not.
 pub const UNHEARD_TICKS_MAX: u32 = 22;
@@ -386,10 +385,6 @@ pub const TOKENS_MAX: usize = 4096;
 const _: () =
     assert!(CLOSED_SESSIONS_MAX >= SESSIONS_MAX, "a late opening is known for what it is");
 
-/// Milliseconds between two messages of a meta server, which renews its leases, to the leading manager.
-pub const SERVER_BEAT_MS: u64 = 300;
-/// Milliseconds between two messages of a server that has no leases.
-pub const PRESENCE_BEAT_MS: u64 = 450;
 /// Milliseconds for which nothing is heard of a server before it is taken for down.
 pub const SILENT_MS: u64 = 1500;
 /// Milliseconds for which a server may stand still at any time without being taken for down: a slow disk, or a machine
@@ -474,7 +469,6 @@ pub const LVS_UNMADE_MAX: usize = 4;
 pub const MISTAKEN_MS_MAX: u64 = 30 * 1000;
 
 const _: () = assert!(BALANCE_MOVES_MAX < LV_MOVES_MAX, "copies that are missing are not held up");
-const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_GRANTED_MS, "one lost renewal costs no lease");
 const _: () = assert!(
     FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
     "a call waits for puts of a proxy that died until they are resolved"

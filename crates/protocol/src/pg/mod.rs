@@ -406,6 +406,12 @@ impl Pg {
             || !self.drops.is_empty()
     }
 
+    /// Counts a tick at which it has nothing to do. So all groups of a server count the same ticks, and those that are idle
+    /// speak at the same ones.
+    pub fn pass_tick(&mut self) {
+        self.ticks += 1;
+    }
+
     /// Returns true while it remembers requests that became ops.
     #[must_use]
     pub fn remembers(&self) -> bool {

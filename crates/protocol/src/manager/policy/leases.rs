@@ -8,7 +8,7 @@ use super::message::ManagerMessage;
 use super::{PolicyEffect, Subject, Turn};
 use crate::limits::{
     CONFIRM_MS_MAX, GRANTS_WAITING_MAX, HEARTBEAT_MS, LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS,
-    SILENT_MS,
+    SERVER_BEAT_MS, SILENT_MS,
 };
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{PgRecord, ServerState};
@@ -44,6 +44,8 @@ pub(super) struct Leases {
     pub(super) withdrawn: BTreeSet<PgId>,
     question: Option<Question>,
     waiting: Vec<Renewal>,
+    /// One of them does not wait for the next question that is due.
+    is_urgent: bool,
     /// The time at which the latest question was asked that the quorum answered.
     confirmed_ms: u64,
 }
@@ -65,6 +67,7 @@ impl Leases {
             withdrawn: BTreeSet::new(),
             question: None,
             waiting: Vec::new(),
+            is_urgent: false,
             confirmed_ms: now_ms,
         }
     }
@@ -74,6 +77,13 @@ impl Leases {
     pub(super) fn is_followed(&self, now_ms: u64) -> bool {
         let is_late = |question: &Question| now_ms >= question.asked_ms + CONFIRM_MS_MAX;
         !self.question.as_ref().is_some_and(is_late)
+    }
+
+    /// Returns true if a renewal for this lease may wait for the next question that is due: the lease lasts until the renewal
+    /// after that is granted. One of a new view has none yet, and one of which a renewal was lost runs out.
+    fn may_wait(&self, (pg, view): (PgId, View), now_ms: u64) -> bool {
+        let until_ms = self.until_ms.get(&pg).filter(|(of, _)| *of == view).map_or(0, |it| it.1);
+        until_ms >= now_ms + LEASE_DRIFT_MS + SERVER_BEAT_MS + HEARTBEAT_MS
     }
 
     /// Returns true if no primary of the PG's present view or one before may hold a lease any more. In a view that is active no
@@ -120,6 +130,8 @@ impl Turn<'_> {
             return;
         }
         leases.renewed.insert(server, (boot, sent_ms));
+        let now_ms = self.now_ms;
+        leases.is_urgent |= !granted.iter().all(|lease| leases.may_wait(*lease, now_ms));
         // It was sent before it came: no lease outlasts this.
         let until_ms = self.now_ms + LEASE_GRANTED_MS + LEASE_DRIFT_MS;
         for (pg, view) in &granted {
@@ -133,13 +145,15 @@ impl Turn<'_> {
         self.ask();
     }
 
-    /// Asks the quorum, if renewals wait or it was not asked for long.
+    /// Asks the quorum, if it was not asked for long or a renewal is urgent. Renewals of leases that last share the question,
+    /// and with it a round of heartbeats.
     pub(super) fn ask(&mut self) {
-        let leases = &self.leading.leases;
+        let leases = &mut self.leading.leases;
         let is_due = self.now_ms >= leases.confirmed_ms + HEARTBEAT_MS;
-        if leases.question.is_some() || leases.waiting.is_empty() && !is_due {
+        if leases.question.is_some() || !leases.is_urgent && !is_due {
             return;
         }
+        leases.is_urgent = false;
         let (ticket, asked_ms) = (self.ticket(), self.now_ms);
         let renewals = std::mem::take(&mut self.leading.leases.waiting);
         self.leading.leases.question = Some(Question { ticket, asked_ms, renewals });

@@ -990,6 +990,7 @@ fn nobody_is_on_probation_where_nothing_takes_its_place() {
 #[test]
 fn sessions_end_with_their_proxy() {
     let mut world = World::new(9, 3);
+    world.astray = 0;
     world.calm_down();
     let boot = world.servers[&1].boot;
     world.say(1, ServerMessage::SessionBegun(boot, SessionId(77)));

@@ -1,7 +1,7 @@
 //! The work that a leading manager leaves undone when it has too much under way, and that it does it later.
 
 use super::*;
-use crate::limits::{GRANTS_WAITING_MAX, MARK_KEPT_MS, POLICY_PROPOSALS_MAX};
+use crate::limits::{GRANTS_WAITING_MAX, HEARTBEAT_MS, MARK_KEPT_MS, POLICY_PROPOSALS_MAX};
 
 impl World {
     /// Steps the leader, and returns what it wants done at once.
@@ -85,14 +85,60 @@ fn after_a_renewal_too_many_the_next_one_is_granted_after_a_confirmation() {
         let effects = world.effects(renew(sent(number)));
         assert_eq!(effects, [], "it waits for the answer to the first");
     }
+    world.now_ms += HEARTBEAT_MS;
     let effects = world.effects(PolicyEvent::Confirmed(first));
     assert_eq!(granted(&effects), [from(0)]);
     let next = question(&effects).expect("those that wait are asked about");
     assert_eq!(world.effects(renew(sent(last + 1))), [], "there is room for the next one");
+    world.now_ms += HEARTBEAT_MS;
     let effects = world.effects(PolicyEvent::Confirmed(next));
     assert_eq!(granted(&effects), (1..last).map(from).collect::<Vec<_>>(), "all but one too many");
     let next = question(&effects).expect("it is asked about");
     assert_eq!(granted(&world.effects(PolicyEvent::Confirmed(next))), [from(last + 1)]);
+}
+
+#[test]
+fn a_renewal_waits_for_the_next_question_unless_its_lease_runs_out_or_is_of_a_new_view() {
+    let mut world = World::new(13, 3);
+    world.calm_down();
+    let server = world.pg(0).members[0];
+    let led = |world: &World| {
+        let all = (0..world.map.pgs.len() as u32).map(PgId).map(|pg| (pg, world.pg(pg.0).view));
+        all.filter(|(pg, _)| world.pg(pg.0).members[0] == server).collect::<Vec<_>>()
+    };
+    let (boot, led) = (world.servers[&server.0].boot, led(&world));
+    assert!(led.len() > 1, "it leads several");
+    let renew = |sent_ms, led: &[(PgId, View)]| {
+        let led = led.to_vec();
+        PolicyEvent::From(server, ServerMessage::Renew { boot, sent_ms, led })
+    };
+    let question = |effects: &[PolicyEffect]| {
+        effects.iter().find_map(|effect| match effect {
+            PolicyEffect::Confirm(ticket) => Some(*ticket),
+            _ => None,
+        })
+    };
+    world.elect(0);
+    world.now_ms += 2 * (LEASE_MS + LEASE_DRIFT_MS);
+    let mut sent_ms = 10 * LEASE_MS;
+    let ticket = question(&world.effects(renew(sent_ms, &led[1..]))).expect("they have no lease");
+    world.effects(PolicyEvent::Confirmed(ticket));
+    // Steadily: the renewal joins the question that is due anyway.
+    sent_ms += 1;
+    world.now_ms += 1;
+    assert_eq!(question(&world.effects(renew(sent_ms, &led[1..]))), None);
+    let ticket = question(&world.effects(renew(sent_ms + 1, &led))).expect("one has no lease");
+    let told = world.effects(PolicyEvent::Confirmed(ticket));
+    let leases = |effect: &&PolicyEffect| {
+        matches!(effect, PolicyEffect::Tell(_, ManagerMessage::Leases { .. }))
+    };
+    assert_eq!(told.iter().filter(leases).count(), 2, "and the one that waited goes with it");
+    world.now_ms += 1;
+    assert_eq!(question(&world.effects(renew(sent_ms + 2, &led))), None);
+    world.now_ms += HEARTBEAT_MS;
+    let ticket = question(&world.effects(PolicyEvent::Tick)).expect("it is due");
+    let told = world.effects(PolicyEvent::Confirmed(ticket));
+    assert_eq!(told.iter().filter(leases).count(), 1);
 }
 
 #[test]

@@ -13,7 +13,7 @@ impl World {
 #[test]
 fn groups_are_looked_at_seldom_while_nothing_changes_and_at_once_when_something_does() {
     let mut world = World::new(21, 4);
-    world.lost = u64::MAX;
+    world.astray = 0;
     world.calm_down();
     world.run_for(2 * PROBATION_MS);
     let (before, seconds) = (world.looks(), 30);
