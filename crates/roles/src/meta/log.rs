@@ -430,6 +430,7 @@ impl Meta {
 impl Meta {
     /// Steps each PG in the group with its last op, which is durable.
     fn note_durable(&self, group: &mut Group) {
+        let _held = self.to_apply.hold();
         let mut together = self.together();
         for (pg, last) in group.last.drain(..) {
             // Gathered acknowledgements, for which other members wait, do not wait for this group's lock.

@@ -1,4 +1,8 @@
 //! A queue of PGs for a thread.
+//!
+//! # Invariants
+//!
+//! 1. The thread is woken for each PG that is queued while it waits, at the latest when the queue is held no more.
 
 use larder_env::threads::Condvar;
 use larder_types::PgId;
@@ -16,13 +20,30 @@ pub(super) struct PgQueue {
 struct PgQueueState {
     waiting: Vec<PgId>,
     marked: Vec<bool>,
+    /// Threads that hold the queue: they are about to queue more.
+    holders: u32,
     stopped: bool,
+}
+
+/// Holds a queue. Dropped, it wakes the thread if PGs wait.
+pub(super) struct Held<'a>(&'a PgQueue);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.holders -= 1;
+        let wakes = state.holders == 0 && !state.waiting.is_empty();
+        drop(state);
+        if wakes {
+            self.0.ready.notify_one();
+        }
+    }
 }
 
 impl PgQueue {
     pub(super) fn new(pg_count: usize) -> Self {
-        let state =
-            PgQueueState { waiting: Vec::new(), marked: vec![false; pg_count], stopped: false };
+        let (waiting, marked) = (Vec::new(), vec![false; pg_count]);
+        let state = PgQueueState { waiting, marked, holders: 0, stopped: false };
         Self { state: Mutex::new(state), ready: Condvar::new() }
     }
 
@@ -30,10 +51,18 @@ impl PgQueue {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.marked[pg.0 as usize], true) {
             state.waiting.push(pg);
-            if state.waiting.len() == 1 {
+            if state.waiting.len() == 1 && state.holders == 0 {
+                drop(state);
                 self.ready.notify_one();
             }
         }
+    }
+
+    /// Has the thread sleep on while the caller queues several PGs one after the other. Each time that it wakes it would wait
+    /// for the lock of the PG that the caller steps just then.
+    pub(super) fn hold(&self) -> Held<'_> {
+        self.state.lock().holders += 1;
+        Held(self)
     }
 
     /// Takes all queued PGs; blocks until there are some. `None` once stopped.
@@ -77,5 +106,38 @@ impl PgQueue {
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.ready.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_is_woken_when_the_queue_is_held_no_more() {
+        let queue = Arc::new(PgQueue::new(3));
+        let (takes, (taken_in, taken)) = (queue.clone(), channel());
+        let thread = std::thread::spawn(move || {
+            let mut pgs = Vec::new();
+            while takes.take(&mut pgs).is_some() {
+                pgs.drain(..).for_each(|pg| taken_in.send(pg).unwrap());
+            }
+        });
+        for _ in 0..1000 {
+            let (held, again) = (queue.hold(), queue.hold());
+            queue.push(PgId(1));
+            drop(again);
+            queue.push(PgId(2));
+            drop(held);
+            let mut pgs = [(); 2].map(|()| taken.recv_timeout(Duration::from_secs(60)).unwrap());
+            pgs.sort();
+            assert_eq!(pgs, [PgId(1), PgId(2)]);
+        }
+        queue.stop();
+        thread.join().unwrap();
     }
 }
