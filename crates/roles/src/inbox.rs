@@ -56,6 +56,13 @@ pub(crate) fn inbox<T>(max: usize) -> (Inbox<T>, Taker<T>) {
 impl<T> Inbox<T> {
     /// Puts something in.
     pub(crate) fn put(&self, input: T) -> Result<(), NotTaken<T>> {
+        self.put_quietly(input)?;
+        self.0.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Puts something in that the thread takes when it wakes for another reason, or at the time until which it waits.
+    pub(crate) fn put_quietly(&self, input: T) -> Result<(), NotTaken<T>> {
         let mut queue = self.0.queue.lock();
         if queue.is_over {
             return Err(NotTaken::Over(input));
@@ -64,8 +71,6 @@ impl<T> Inbox<T> {
             return Err(NotTaken::Full(input));
         }
         queue.waiting.push_back(input);
-        drop(queue);
-        self.0.arrived.notify_one();
         Ok(())
     }
 }
@@ -126,6 +131,15 @@ mod tests {
         let takes =
             std::thread::spawn(move || taker.take_until(Instant::now() + Duration::from_secs(60)));
         assert_eq!(inbox.put(7), Ok(()));
+        assert_eq!(takes.join().unwrap(), Some(7));
+    }
+
+    #[test]
+    fn what_is_put_in_quietly_is_taken_when_the_time_is_over() {
+        let (inbox, taker) = inbox(1);
+        let late = Instant::now() + Duration::from_millis(20);
+        let takes = std::thread::spawn(move || taker.take_until(late));
+        assert_eq!(inbox.put_quietly(7), Ok(()));
         assert_eq!(takes.join().unwrap(), Some(7));
     }
 

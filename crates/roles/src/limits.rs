@@ -10,11 +10,13 @@ use larder_protocol::limits::{
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
+mod beats;
 mod copies;
 mod counts;
 mod observed;
 mod regions;
 
+pub use beats::*;
 pub use copies::*;
 pub use counts::*;
 pub use observed::*;

@@ -1,6 +1,7 @@
 //! The managers as every role sees them: the map as they last told it, and a way to speak to them.
 
 mod client;
+mod colocated;
 mod contacts;
 mod early;
 mod keeper;
@@ -21,12 +22,15 @@ use larder_protocol::manager::state::{
 use larder_types::ServerId;
 
 pub use client::ManagersClient;
+pub use colocated::Colocated;
 pub use contacts::Contacts;
 pub(crate) use early::Early;
 pub use keeper::{KeeperError, MAP_FILE, MapKeeper, OlderMap};
 pub use kept::{BadMap, KeptMap};
 pub use presence::{Presence, Run};
 pub use versions::{NoMoreVersions, VersionWatch, Versions};
+
+use crate::wire::Beat;
 
 /// The managers, as the other roles of a cluster see them.
 pub trait Managers: Send + Sync + 'static {
@@ -61,6 +65,21 @@ pub trait Managers: Send + Sync + 'static {
 
     /// Tells the leading manager something; it may be lost, and is said again until it has its effect.
     fn say(&self, message: ServerMessage);
+
+    /// Asks for a meta server's leases, and says that it goes on, with those servers of its process that do. They are added
+    /// here.
+    fn beat(&self, beat: Beat) {
+        let Beat { boot, sent_ms, led, .. } = beat;
+        self.say(ServerMessage::Renew { boot, sent_ms, led });
+    }
+
+    /// The servers of this process, of which one speaks for all.
+    fn colocated(&self) -> Option<Arc<Colocated>> {
+        None
+    }
+
+    /// This manager said something that only one that leads says.
+    fn led_by(&self, _manager: ServerId) {}
 }
 
 /// Returns when the map says no longer that a server answers: a caller that waits for it need not find out

@@ -9,8 +9,10 @@
 //!  any ──ManagerCall, ManagerMessageIn──▶ manager ──Manager(ManagerMessage)──▶ any
 //! ```
 
+mod beat;
 mod data;
 
+pub use beat::Beat;
 pub use data::{CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DataService};
 use larder_identity::Role;
 use larder_net::Service;
@@ -339,6 +341,9 @@ pub enum ManagerMessageIn {
     HandedOn(ServerId, ServerMessage),
     /// By the manager that leads, which does not hear this server itself: tell it this. It is not handed on again.
     HandedBack(ServerId, ManagerMessage),
+    /// By a meta server, for all servers of its process; managers that do not lead hand it on, as a message of each, unless
+    /// the one that leads hears it. Since [`PROTOCOL_BEATS`](crate::limits::PROTOCOL_BEATS) of the cluster.
+    Beat(Beat),
 }
 
 /// Messages to proxies, and calls to the gateway to other regions.

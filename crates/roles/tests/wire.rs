@@ -26,7 +26,7 @@ use larder_roles::progress::{
     VolumeNow,
 };
 use larder_roles::wire::{
-    CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow,
+    Beat, CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow,
     JournalShown, KeptNow, ListRefusal, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall,
     MetaMessage, MetaReply, PartRefusal, ProxyCall, ProxyMessage, ProxyReply, RemotePart,
     RemoteVersion,
@@ -169,6 +169,8 @@ fn said() -> Vec<String> {
         blocks: 100,
         map: MapVersion(300),
     };
+    let (led, beside) = (vec![(pg, view)], vec![(ServerId(5), boot)]);
+    let beat = Beat { boot, sent_ms: 300, led, heard_by: Some(ServerId(4)), beside };
     let created = ServerMessage::Created(lv, 1, larder_types::DiskId(2), PvId(4));
     let scan = MetaCall::Scan {
         pgs: vec![(pg, view)],
@@ -216,6 +218,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerMessageIn::Server(created))),
         hex(&encode(&ManagerMessageIn::HandedOn(ServerId(4), ServerMessage::Told(boot, pg, view)))),
         hex(&encode(&ManagerMessageIn::HandedBack(ServerId(4), ManagerMessage::WhoAreYou))),
+        hex(&encode(&ManagerMessageIn::Beat(beat))),
         hex(&encode(&ManagerMessageIn::Server(ServerMessage::Unheard(
             boot,
             pg,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_net::{Ear, Port};
 use larder_protocol::manager::state::ServerRole;
-use larder_roles::managers::ManagersClient;
+use larder_roles::managers::{Colocated, ManagersClient};
 use larder_roles::quorum::Manager;
 use larder_roles::renewal::Standing;
 use tokio::net::TcpListener;
@@ -31,7 +31,7 @@ pub(crate) enum Greeted<'a> {
 /// Where a role listens.
 enum Listens {
     /// At the port of the machine, which its roles share.
-    Shared(Arc<Port>),
+    Shared(Arc<Port>, Arc<Colocated>),
     /// At sockets of its own.
     Own(Sockets),
 }
@@ -83,11 +83,20 @@ impl Around {
     /// that are still to start.
     pub(crate) fn shared(
         stop: Stop,
-        port: Arc<Port>,
+        (port, colocated): (Arc<Port>, Arc<Colocated>),
         metrics: Arc<Metrics>,
         greeter: Option<Greeter>,
     ) -> Self {
-        Self { stop, listens: Listens::Shared(port), metrics, patience: None, greeter }
+        let listens = Listens::Shared(port, colocated);
+        Self { stop, listens, metrics, patience: None, greeter }
+    }
+
+    /// The servers of its process, if there are others.
+    pub(super) fn colocated(&self) -> Option<Arc<Colocated>> {
+        match &self.listens {
+            Listens::Shared(_, colocated) => Some(colocated.clone()),
+            Listens::Own(_) => None,
+        }
     }
 
     /// True if the process runs no other role.
@@ -98,7 +107,7 @@ impl Around {
     /// Where it listens for the other servers, and the address by which they reach it.
     pub(super) fn listen(&mut self, config: &RoleConfig) -> Result<(Ear, String), RoleError> {
         let sockets = match &mut self.listens {
-            Listens::Shared(port) => return Ok((port.clone().into(), config.listen.clone())),
+            Listens::Shared(port, _) => return Ok((port.clone().into(), config.listen.clone())),
             Listens::Own(sockets) => sockets,
         };
         let socket = sockets.servers.take().expect("a role listens once");
@@ -118,7 +127,7 @@ impl Around {
     ) -> Result<TcpListener, RoleError> {
         match &mut self.listens {
             Listens::Own(sockets) => Ok(sockets.s3.take().expect("a proxy listens once")),
-            Listens::Shared(_) => bind(&config.s3_listen, "s3_listen").await,
+            Listens::Shared(..) => bind(&config.s3_listen, "s3_listen").await,
         }
     }
 

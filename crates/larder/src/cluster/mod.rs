@@ -252,7 +252,8 @@ impl Member {
         endpoint.share(&ear);
         let keeper = MapKeeper::open(&config.dir, me)?;
         let contacts = Arc::new(Contacts::new(&endpoint, managers(config)));
-        let managers = Arc::new(ManagersClient::start_keeping(contacts, keeper));
+        let managers =
+            Arc::new(ManagersClient::start_keeping(contacts, keeper).beside(around.colocated()));
         // Before it waits: a certificate that has ended is renewed, and only then somebody answers.
         let path = config.dir.join(IDENTITY_FILE);
         let renewal = Renewal::of_member(path, identity, credentials, managers.clone());

@@ -50,6 +50,7 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
         address: Some(address),
         managers: managers(&config),
         certificate_life: config.certificate_life.0,
+        colocated: around.colocated(),
     };
     // It reads its log, and is not to hold up who shares the threads.
     let mut manager = block_in_place(|| Manager::start(manager_config, ear))?;

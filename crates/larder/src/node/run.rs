@@ -14,6 +14,7 @@ use larder_identity::PeerSecret;
 use larder_net::Port;
 use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
+use larder_roles::managers::Colocated;
 use larder_roles::node::{Admission, keep_door, role_name};
 use larder_roles::quorum::LOG_FILE;
 use tokio::sync::watch;
@@ -58,12 +59,13 @@ pub(super) async fn until_told(machine: Machine<'_>, mut stop: Stop) -> Result<(
     let returned = machine.manager_returns();
     tokio::pin!(returned);
     let secret = secret_for_others(machine.config);
+    let colocated = Arc::new(Colocated::default());
     for role in machine.roles() {
         let (tell, told) = watch::channel(false);
         stops.insert(role, tell);
         let greeter = machine.greeter(role, secret.clone())?;
-        let (port, metrics) = (machine.port.clone(), machine.metrics.clone());
-        let around = Around::shared(Stop::when(told), port, metrics, greeter);
+        let (house, metrics) = ((machine.port.clone(), colocated.clone()), machine.metrics.clone());
+        let around = Around::shared(Stop::when(told), house, metrics, greeter);
         let config = machine.role(role);
         running.spawn(async move { (role, cluster::serve(role, config, around).await) });
     }

@@ -33,22 +33,24 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    Contacts, Managers, MapKeeper, NotIssued, NotProposed, OlderMap, VersionWatch, Versions,
+    Colocated, Contacts, Managers, MapKeeper, NotIssued, NotProposed, OlderMap, VersionWatch,
+    Versions,
 };
 use crate::clock::since_1970_ms;
 use crate::limits::{
     AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX,
     MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, OLDER_MAP_TOLD_MS,
-    PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
+    PROPOSE_WAIT_MS, PROTOCOL_BEATS, SAID_TO_MANAGERS,
 };
 use crate::planted::{Bug, has};
-use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
+use crate::wire::{Beat, ManagerCall, ManagerMessageIn, ManagerReply};
 
 /// See the module's head. Dropped, it asks no more.
 pub struct ManagersClient {
     known: Arc<Known>,
     following: JoinHandle<()>,
     keeping: Option<JoinHandle<()>>,
+    colocated: Option<Arc<Colocated>>,
 }
 
 /// The knowledge of the managers.
@@ -117,7 +119,14 @@ impl ManagersClient {
                 match keeper.keep(known.version.subscribe(), || known.map()).await {}
             })
         });
-        Self { known, following, keeping }
+        Self { known, following, keeping, colocated: None }
+    }
+
+    /// The same for a server beside others in its process.
+    #[must_use]
+    pub fn beside(mut self, colocated: Option<Arc<Colocated>>) -> Self {
+        self.colocated = colocated;
+        self
     }
 
     /// Gives a server a place in the map, and a token with which it takes it; for who has a manager's certificate.
@@ -232,8 +241,31 @@ impl Managers for ManagersClient {
     /// has lost its power keeps its connections for seconds, in which this server would be taken for
     /// silent.
     fn say(&self, message: ServerMessage) {
+        self.tell(&ManagerMessageIn::Server(message));
+    }
+
+    fn beat(&self, beat: Beat) {
+        let mut beat = beat;
+        if self.map().cluster_version < PROTOCOL_BEATS {
+            let Beat { boot, sent_ms, led, .. } = beat;
+            return self.say(ServerMessage::Renew { boot, sent_ms, led });
+        }
+        beat.beside = self.colocated.as_ref().map(|it| it.speak()).unwrap_or_default();
+        self.tell(&ManagerMessageIn::Beat(beat));
+    }
+
+    fn colocated(&self) -> Option<Arc<Colocated>> {
+        self.colocated.clone()
+    }
+
+    fn led_by(&self, manager: ServerId) {
+        *self.known.leader.lock() = Some(manager);
+    }
+}
+
+impl ManagersClient {
+    fn tell(&self, message: &ManagerMessageIn) {
         let map = self.map();
-        let message = ManagerMessageIn::Server(message);
         let mut others = self.known.contacts.all(&map);
         let turn = self.known.said.fetch_add(1, Ordering::Relaxed);
         let leader = self.known.leader.lock().filter(|leader| others.contains(leader));
@@ -242,7 +274,7 @@ impl Managers for ManagersClient {
         others.rotate_left(turn);
         let mut sent = 0;
         for manager in leader.into_iter().chain(others) {
-            match self.known.contacts.send(&map, manager, &message, &Bytes::new()) {
+            match self.known.contacts.send(&map, manager, message, &Bytes::new()) {
                 Ok(()) => sent += 1,
                 Err(error) => tracing::debug!(%manager, %error, "a manager was not told"),
             }

@@ -1,5 +1,5 @@
 //! The reports that every server owes the managers: that its run has begun, until the map says so too, and
-//! from then on that it goes on.
+//! from then on that it goes on. The latter a meta server of the same process may say for it (`colocated.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,12 @@ use larder_protocol::manager::state::{ServerState, Topology};
 use larder_types::{BootId, PgId, ServerId, View};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep_until};
 
-use super::Managers;
+use super::{Colocated, Managers};
+
+/// Time between two reports that a run goes on.
+const BEAT: Duration = Duration::from_millis(PRESENCE_BEAT_MS);
 
 /// A run of a server.
 #[derive(Debug, Clone)]
@@ -38,6 +41,32 @@ pub struct Presence {
 impl Drop for Presence {
     fn drop(&mut self) {
         self.telling.abort();
+    }
+}
+
+/// A server's place among those of its process. Dropped, nobody speaks for it any more.
+struct Place {
+    server: ServerId,
+    colocated: Option<Arc<Colocated>>,
+}
+
+impl Place {
+    /// Notes that a run goes on. Returns the time at which the meta server spoke for it, unless that was a beat ago.
+    fn spoken_for(&self, boot: BootId, now: Instant) -> Option<Instant> {
+        let spoken = self.colocated.as_ref()?.goes_on(self.server, boot)?;
+        (spoken + BEAT > now).then_some(spoken)
+    }
+
+    fn leave(&self) {
+        if let Some(colocated) = &self.colocated {
+            colocated.ended(self.server);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -74,24 +103,34 @@ fn started(run: &Run) -> ServerMessage {
 }
 
 async fn tell(managers: Arc<dyn Managers>, mut run: Run, begins_anew: bool, asked: Arc<Notify>) {
-    let mut beat = interval(Duration::from_millis(PRESENCE_BEAT_MS));
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let place = Place { server: run.server, colocated: managers.colocated() };
+    let mut due = Instant::now();
     loop {
         tokio::select! {
             biased;
-            _ = beat.tick() => match naming(&managers.map(), &run) {
-                Naming::Named => managers.say(ServerMessage::Heartbeat(run.boot)),
-                Naming::Ended if begins_anew => {
-                    let before = std::mem::replace(&mut run.boot, BootId(unique_u64()));
-                    tracing::warn!(server = %run.server, ?before, "the map says that this run has ended: it goes on as another");
-                    managers.say(started(&run));
+            () = sleep_until(due) => {
+                let (now, naming) = (Instant::now(), naming(&managers.map(), &run));
+                due = now + BEAT;
+                if !matches!(naming, Naming::Named) {
+                    place.leave();
                 }
-                Naming::Unknown | Naming::Ended => managers.say(started(&run)),
-                Naming::Removed => {
-                    tracing::error!(server = %run.server, "this server was removed from the cluster");
-                    return;
+                match naming {
+                    Naming::Named => match place.spoken_for(run.boot, now) {
+                        Some(spoken) => due = spoken + BEAT,
+                        None => managers.say(ServerMessage::Heartbeat(run.boot)),
+                    },
+                    Naming::Ended if begins_anew => {
+                        let before = std::mem::replace(&mut run.boot, BootId(unique_u64()));
+                        tracing::warn!(server = %run.server, ?before, "the map says that this run has ended: it goes on as another");
+                        managers.say(started(&run));
+                    }
+                    Naming::Unknown | Naming::Ended => managers.say(started(&run)),
+                    Naming::Removed => {
+                        tracing::error!(server = %run.server, "this server was removed from the cluster");
+                        return;
+                    }
                 }
-            },
+            }
             () = asked.notified() => managers.say(started(&run)),
         }
     }
@@ -125,6 +164,7 @@ mod tests {
     use larder_protocol::manager::quorum::LogIndex;
     use larder_protocol::manager::state::{Applied, Command, MapVersion, ServerRole};
     use parking_lot::Mutex;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::manager::quorum::tests::support::{SETTINGS, new_server};
@@ -137,6 +177,7 @@ mod tests {
     struct Obliging {
         map: Mutex<Topology>,
         said: Notify,
+        colocated: Option<Arc<Colocated>>,
     }
 
     impl Obliging {
@@ -175,6 +216,10 @@ mod tests {
             }
             self.said.notify_one();
         }
+
+        fn colocated(&self) -> Option<Arc<Colocated>> {
+            self.colocated.clone()
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -195,5 +240,31 @@ mod tests {
         assert!(![boot, earlier].contains(&managers.boot()), "{:?}", managers.boot());
         let is_up = managers.map().servers[&ME].state == ServerState::Up;
         assert!(is_up, "and it stays");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_for_which_another_speaks_is_silent_until_that_one_is() {
+        let colocated = Arc::new(Colocated::default());
+        let managers = Obliging { colocated: Some(colocated.clone()), ..Obliging::default() };
+        let managers = Arc::new(managers);
+        managers.agree(Command::Found(larder_protocol::manager::state::ClusterId(1), SETTINGS));
+        managers.agree(Command::AddServer(new_server("d0", ServerRole::Data), None));
+        let (boot, addresses) = (BootId(5), vec!["d0:1".to_owned()]);
+        let run = Run { server: ME, boot, addresses, has: Vec::new() };
+        let presence = Presence::start(managers.clone(), run);
+        for said in ["that it has begun", "that it goes on"] {
+            assert!(timeout(2 * BEAT, managers.said.notified()).await.is_ok(), "it says {said}");
+        }
+        for _ in 0..20 {
+            assert_eq!(colocated.speak(), [(ME, boot)]);
+            let said = timeout(2 * BEAT / 3, managers.said.notified()).await;
+            assert!(said.is_err(), "it was spoken for");
+        }
+        let spoken = Instant::now() - 2 * BEAT / 3;
+        managers.said.notified().await;
+        assert!(spoken.elapsed() <= BEAT + Duration::from_millis(2), "{:?}", spoken.elapsed());
+        drop(presence);
+        tokio::task::yield_now().await;
+        assert_eq!(colocated.speak(), [], "nobody speaks for a run that has ended");
     }
 }

@@ -21,6 +21,7 @@ use larder_env::clock::uptime_ms;
 use larder_identity::Role as ServerRole;
 use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder};
+use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::pg::Role;
 use larder_protocol::region::Told;
@@ -36,9 +37,9 @@ use super::batch::Together;
 use super::callers::{Asker, Caller, NOBODY, Scan, ScanCall, Wants, refuse};
 use super::cluster::Cluster;
 use super::{Awaited, JournalCall, Member, Meta, MetaKind};
-use crate::blocking;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
+use crate::{blocking, clock};
 
 /// The handler of a cluster's meta server: [`MetaServer::handler`](super::MetaServer::handler).
 pub struct MetaHandler {
@@ -131,6 +132,11 @@ impl Handler<MetaService> for MetaHandler {
                 self.meta.heed_session(cluster, server, session, &event);
             }
             MetaMessage::Manager(message) if roles.has(ServerRole::Manager) => {
+                if let ManagerMessage::Leases { boot, sent_ms, .. } = message
+                    && boot == cluster.boot
+                {
+                    cluster.granted(server, sent_ms);
+                }
                 self.meta.heed_manager(cluster, message);
             }
             other => tracing::warn!(%from, ?other, "a message that this server may not send"),
@@ -472,8 +478,9 @@ impl Meta {
         if map.sessions.get(&session).is_none_or(|record| record.server != from) {
             return tracing::debug!(%from, ?session, "a word on a session that is not its own");
         }
+        let time = clock::now();
         for pg in self.pg_ids() {
-            self.step(&mut self.lock(pg), event.clone());
+            self.step_at(time, &mut self.lock(pg), event.clone());
         }
     }
 }

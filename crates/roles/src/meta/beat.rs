@@ -3,12 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use larder_env::clock::uptime_ms;
 use larder_protocol::Event;
 use larder_protocol::limits::SERVER_BEAT_MS;
-use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::Role;
 use larder_types::{ServerId, SessionId};
@@ -17,24 +15,26 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::tick::Reaps;
 use super::{Member, Meta};
-use crate::limits::{SESSION_LOOKS, TICK_MS};
+use crate::clock::now;
+use crate::limits::{SESSION_LOOKS, TICK_MS, TICKS_PER_LOOK};
+use crate::wire::Beat as BeatMessage;
 
-/// Time between two beats, less half a tick: beats happen at ticks, which are never quite on time.
-const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS - TICK_MS / 2);
+/// Milliseconds between two beats, less half a tick: beats happen at ticks, which are never quite on time.
+const BEAT_MS: u64 = SERVER_BEAT_MS - TICK_MS / 2;
 
 /// The time of the last beat. A beat may happen between the ticks of two PGs, so that a server whose ticks are slow does not
 /// count as down.
 #[derive(Default)]
 pub(super) struct Beat {
-    last: Option<Instant>,
+    last_ms: Option<u64>,
 }
 
 impl Beat {
     /// Returns true if a beat is due, and counts it as done.
-    fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= BEAT);
+    fn is_due(&mut self, now_ms: u64) -> bool {
+        let is_due = self.last_ms.is_none_or(|last_ms| now_ms.saturating_sub(last_ms) >= BEAT_MS);
         if is_due {
-            self.last = Some(now);
+            self.last_ms = Some(now_ms);
         }
         is_due
     }
@@ -59,23 +59,27 @@ impl Meta {
     /// Ticks every PG, and makes the beats that are due.
     pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat, reaps: &mut Reaps) {
         let mut together = self.together();
+        let mut time = now();
         for pg in self.pg_ids() {
-            together.with(&mut self.lock(pg), |member| self.tick(member, reaps));
-            if beat.is_due(Instant::now()) {
-                together.leave();
-                self.beat(cluster);
+            if pg.0.is_multiple_of(TICKS_PER_LOOK) {
+                time = now();
+                if beat.is_due(time.steady_ms) {
+                    together.leave();
+                    self.beat(cluster);
+                }
             }
+            together.with(&mut self.lock(pg), |member| self.tick(time, member, reaps));
         }
         drop(together);
         if cluster.renew_soon.swap(false, Ordering::Relaxed) {
-            self.renew(cluster);
+            self.renew(cluster, true);
         }
     }
 
     /// Makes a beat: renews leases and repeats reports.
     fn beat(&self, cluster: &Cluster) {
         let now = Instant::now();
-        self.renew(cluster);
+        self.renew(cluster, false);
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             member.drop_overdue(now);
@@ -88,16 +92,19 @@ impl Meta {
         self.look_for_ended_sessions(cluster);
     }
 
-    /// Asks for leases of the views that this server leads.
-    fn renew(&self, cluster: &Cluster) {
+    /// Asks for leases of the views that this server leads. Managers take one at once that is asked for soon.
+    fn renew(&self, cluster: &Cluster, is_soon: bool) {
         let sent_ms = uptime_ms();
+        let granted_by = cluster.renewed(sent_ms);
+        let heard_by = granted_by.filter(|_| !is_soon);
         let led = self.pg_ids().filter_map(|pg| {
             let member = self.lock(pg);
             let leads = matches!(member.pg.role(), Role::Active | Role::Serving);
             leads.then(|| (pg, member.pg.view()))
         });
         let led = led.collect();
-        cluster.managers.say(ServerMessage::Renew { boot: cluster.boot, sent_ms, led });
+        let (boot, beside) = (cluster.boot, Vec::new());
+        cluster.managers.beat(BeatMessage { boot, sent_ms, led, heard_by, beside });
     }
 
     fn say_again(&self, cluster: &Cluster, member: &Member) {
@@ -146,19 +153,17 @@ mod tests {
 
     #[test]
     fn beats_go_by_the_clock_however_late_ticks_are() {
-        let begun = Instant::now();
-        let at = |ms| begun + Duration::from_millis(ms);
         let mut beat = Beat::default();
-        assert!(beat.is_due(at(0)), "the first is due");
-        // Ticks of 256 groups that take 400 ms in place of 100: a look after each group.
-        let looks = (0..40 * 256).map(|look| look * 400 / 256);
-        let beats: Vec<u64> = looks.filter(|ms| beat.is_due(at(*ms))).collect();
+        assert!(beat.is_due(0), "the first is due");
+        // Ticks of 256 groups that take 400 ms in place of 100: a look before every so many.
+        let looks = (0..40 * 256).step_by(TICKS_PER_LOOK as usize).map(|look| look * 400 / 256);
+        let beats: Vec<u64> = looks.filter(|ms| beat.is_due(*ms)).collect();
         let (first, last) = (beats[0], beats[beats.len() - 1]);
         assert!(first <= SERVER_BEAT_MS && last > 15_000, "{beats:?}");
         assert!(beats.windows(2).all(|pair| pair[1] - pair[0] <= SERVER_BEAT_MS), "{beats:?}");
         // Every third of ticks that are in time.
         let looks = (1..100).map(|tick| 20_000 + tick * TICK_MS);
-        let beats = looks.filter(|ms| beat.is_due(at(*ms))).count();
+        let beats = looks.filter(|ms| beat.is_due(*ms)).count();
         assert!((32..=33).contains(&beats), "{beats}");
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use bytes::Bytes;
 use larder_net::SendError;
 use larder_protocol::PeerMessage;
+use larder_protocol::limits::{LEASE_GRANTED_MS, LEASE_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{MapVersion, ServerState};
 use larder_types::codec::encode;
@@ -48,6 +49,8 @@ pub(super) struct Cluster {
     pub(super) early: Arc<Early<(PgId, Option<View>)>>,
     /// A PG has begun to serve: its lease does not wait for the next beat.
     pub(super) renew_soon: AtomicBool,
+    /// The last renewal of leases, and who granted one.
+    pub(super) renewals: parking_lot::Mutex<Renewals>,
     /// Frames with messages of several groups, and the messages in them.
     pub(super) batches: AtomicU64,
     pub(super) batched: AtomicU64,
@@ -55,7 +58,40 @@ pub(super) struct Cluster {
     pub(super) sessions_seen: parking_lot::Mutex<(MapVersion, u32)>,
 }
 
+/// Renewals of a meta server's leases.
+#[derive(Debug, Default)]
+pub(super) struct Renewals {
+    /// The time at which the last one was sent.
+    sent_ms: u64,
+    /// The manager that granted leases last, and the time at which the renewal was sent that it granted.
+    granted: Option<(ServerId, u64)>,
+}
+
+impl Renewals {
+    /// Leases are renewed now. Returns the manager that granted those of the last renewal, if one did.
+    fn renewed(&mut self, now_ms: u64) -> Option<ServerId> {
+        let before_ms = std::mem::replace(&mut self.sent_ms, now_ms);
+        self.granted.filter(|(_, sent_ms)| *sent_ms >= before_ms).map(|(manager, _)| manager)
+    }
+
+    /// A manager granted leases that count from this time on.
+    fn granted(&mut self, by: ServerId, from_ms: u64) {
+        self.granted = Some((by, from_ms.saturating_add(LEASE_MS - LEASE_GRANTED_MS)));
+    }
+}
+
 impl Cluster {
+    /// Notes that leases are renewed now. Returns the manager that granted those of the last renewal, if one did.
+    pub(super) fn renewed(&self, now_ms: u64) -> Option<ServerId> {
+        self.renewals.lock().renewed(now_ms)
+    }
+
+    /// Notes a manager's grant of leases, which count from this time on.
+    pub(super) fn granted(&self, by: ServerId, from_ms: u64) {
+        self.renewals.lock().granted(by, from_ms);
+        self.managers.led_by(by);
+    }
+
     /// This server, unless it is being dropped.
     pub(super) fn meta(&self) -> Option<Arc<Meta>> {
         self.meta.get().and_then(Weak::upgrade)
@@ -203,6 +239,21 @@ mod tests {
     use larder_types::{BucketId, Op, OpId, OpSeq, SessionId, StreamId};
 
     use super::*;
+
+    #[test]
+    fn a_renewal_that_was_not_granted_names_nobody_at_the_next() {
+        let mut renewals = Renewals::default();
+        let (leader, next) = (ServerId(4), ServerId(5));
+        let from = |sent_ms| sent_ms - (LEASE_MS - LEASE_GRANTED_MS);
+        assert_eq!(renewals.renewed(10_000), None);
+        renewals.granted(leader, from(10_000));
+        assert_eq!(renewals.renewed(10_300), Some(leader));
+        assert_eq!(renewals.renewed(10_600), None, "that of 10.3 s was not granted");
+        renewals.granted(leader, from(10_300));
+        assert_eq!(renewals.renewed(10_900), None, "nor that of 10.6 s");
+        renewals.granted(next, from(10_900));
+        assert_eq!(renewals.renewed(11_200), Some(next));
+    }
 
     #[test]
     fn ops_that_are_too_long_for_one_message_follow_each_other_in_several() {

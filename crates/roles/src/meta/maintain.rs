@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::beat::Beat;
 use super::tick::Reaps;
 use super::{Here, Meta, Neighbours};
+use crate::clock;
 use crate::limits::{LOG_BYTES_BEFORE_FLUSH, PROTOCOL_COALESCE, PROTOCOL_STEPS, TICK_MS};
 
 /// Wakes the flush thread.
@@ -130,7 +131,8 @@ impl Meta {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();
                     self.hear_proxy();
-                    self.pg_ids().for_each(|pg| self.tick(&mut self.lock(pg), &mut reaps));
+                    let time = clock::now();
+                    self.pg_ids().for_each(|pg| self.tick(time, &mut self.lock(pg), &mut reaps));
                 }
                 Neighbours::Apart(cluster) => self.tick_apart(cluster, &mut beat, &mut reaps),
             }

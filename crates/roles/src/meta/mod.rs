@@ -96,7 +96,7 @@ use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
 use larder_protocol::space::NoSpace;
 use larder_protocol::{
-    Answer, Call, DataAnswer, Effect, Event, IndexError, Outbox, Pg, RowSpan, Token,
+    Answer, Call, DataAnswer, Effect, Event, IndexError, Now, Outbox, Pg, RowSpan, Token,
 };
 use larder_types::{BucketId, Extent, LvId, ObjectKey, OpId, PgId, RegionId};
 use parking_lot::{Mutex, MutexGuard};
@@ -399,7 +399,11 @@ impl Meta {
 
     /// Steps a machine and carries out its effects.
     fn step(&self, member: &mut Member, event: Event) {
-        let now = now();
+        self.step_at(now(), member, event);
+    }
+
+    /// The same for a caller that has read the clock.
+    fn step_at(&self, now: Now, member: &mut Member, event: Event) {
         member.stepped_ms = now.steady_ms;
         if let Event::Call { token, call } = &event
             && let Some(kind) = MetaKind::of(call)

@@ -80,6 +80,7 @@ impl MetaServer {
             adoption: Adoption::default(),
             early: Early::new(managers.clone()),
             renew_soon: AtomicBool::new(false),
+            renewals: parking_lot::Mutex::default(),
             batches: AtomicU64::new(0),
             batched: AtomicU64::new(0),
             sessions_seen: parking_lot::Mutex::new((map.version, 0)),

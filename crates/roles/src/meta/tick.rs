@@ -1,6 +1,6 @@
 //! A tick of one group: a step of its machine, and the removal of some of its garbage if it has its turn.
 
-use larder_protocol::Event;
+use larder_protocol::{Event, Now};
 use larder_types::PgId;
 
 use super::{Member, Meta};
@@ -41,14 +41,16 @@ impl Reaps {
 }
 
 impl Meta {
-    pub(super) fn tick(&self, member: &mut Member, reaps: &mut Reaps) {
-        if member.pg.wants_tick() {
-            self.step(member, Event::Tick);
+    pub(super) fn tick(&self, now: Now, member: &mut Member, reaps: &mut Reaps) {
+        match member.pg.wants_tick() {
+            true => self.step_at(now, member, Event::Tick),
+            false if self.cluster().is_some() => member.pg.pass_tick(),
+            false => {}
         }
         member.pg.let_coalesce(reaps.may_coalesce);
         let may_begin = reaps.may_begin;
         if reaps.may(member.pg.id()) && member.pg.wants_to_reap(may_begin) {
-            self.step(member, Event::Reap { may_begin });
+            self.step_at(now, member, Event::Reap { may_begin });
             if member.pg.is_reaping() {
                 reaps.begun(member.pg.id());
             }

@@ -58,6 +58,7 @@ impl Machine {
             address: Some(config.name.clone()),
             managers: entered.managers.clone(),
             certificate_life: config.certificate_life,
+            colocated: None,
         };
         let manager = Manager::start(manager_config, self.port.clone()).unwrap();
         let root = entered.root.clone();

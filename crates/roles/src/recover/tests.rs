@@ -368,6 +368,7 @@ async fn start(dir: &Path) -> Manager {
         address: None,
         managers: Vec::new(),
         certificate_life: Duration::from_secs(3600),
+        colocated: None,
     };
     Manager::start(config, Ear::from(socket)).unwrap()
 }

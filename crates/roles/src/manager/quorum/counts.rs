@@ -6,7 +6,7 @@ use crate::breakdown::ByKind;
 use crate::wire::{ManagerCall, ManagerMessageIn};
 
 /// Names of the kinds of requests and messages, in the order of their counts.
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 10] = [
     "map",
     "propose",
     "issue_token",
@@ -16,6 +16,7 @@ const KINDS: [&str; 9] = [
     "handed_on",
     "handed_back",
     "observed",
+    "beat",
 ];
 
 /// Requests and messages to a manager by kind, refused ones included.
@@ -39,6 +40,7 @@ impl ManagerRequests {
             ManagerMessageIn::Server(_) => 5,
             ManagerMessageIn::HandedOn(..) => 6,
             ManagerMessageIn::HandedBack(..) => 7,
+            ManagerMessageIn::Beat(_) => 9,
         });
     }
 
@@ -123,6 +125,7 @@ mod tests {
     use larder_types::{BootId, ServerId, SessionId};
 
     use super::*;
+    use crate::wire::Beat;
 
     #[test]
     fn each_kind_is_counted_at_its_name() {
@@ -137,11 +140,14 @@ mod tests {
         }
         requests.note_request(&ManagerCall::Observed);
         let (server, boot) = (ServerId(4), BootId(7));
+        let (led, beside) = (Vec::new(), Vec::new());
+        let beat = Beat { boot, sent_ms: 1, led, heard_by: None, beside };
         let said = [
             ManagerMessageIn::Peer,
             ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)),
             ManagerMessageIn::HandedOn(server, ServerMessage::Heartbeat(boot)),
             ManagerMessageIn::HandedBack(server, ManagerMessage::WhoAreYou),
+            ManagerMessageIn::Beat(beat),
         ];
         for (count, message) in (4..).zip(&said) {
             (0..count).for_each(|_| requests.note_message(message));
@@ -157,6 +163,7 @@ mod tests {
             ("handed_on", 6),
             ("handed_back", 7),
             ("observed", 1),
+            ("beat", 8),
         ];
         assert_eq!(seen, expected);
     }

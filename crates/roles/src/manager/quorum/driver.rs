@@ -24,11 +24,11 @@ use super::error::ManagerError;
 use super::maps::{Published, Publisher};
 use super::member::{Member, MemberEffect, Seat};
 use crate::inbox::Taker;
-use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_MS};
+use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_EARLY_MS, MANAGER_TICK_MS};
 use crate::managers::Contacts;
 use crate::peers::Peers;
 use crate::wire::{
-    DataMessage, DataService, ManagerMessageIn, ManagerService, MetaMessage, MetaService,
+    Beat, DataMessage, DataService, ManagerMessageIn, ManagerService, MetaMessage, MetaService,
     ProxyMessage, ProxyService,
 };
 
@@ -41,6 +41,8 @@ pub(super) enum Input {
     Peer(ServerId, u8, QuorumMessage),
     /// A message of a server, on this route.
     Server(ServerId, ServerMessage, Route),
+    /// The beat of a meta server, in this version of the protocol, for the servers of its process.
+    Beat(ServerId, u8, Beat),
     /// A message of the leading manager, to be forwarded to this server.
     HandedBack(ServerId, ManagerMessage),
     /// A command to be agreed on.
@@ -101,9 +103,10 @@ impl Driver {
                 next = (taken < MANAGER_BATCH_MAX).then(|| self.inbox.take()).flatten();
                 self.member.set_now(began.elapsed().as_millis() as u64);
             }
-            if Instant::now() >= tick_at {
+            let now = Instant::now();
+            if now + Duration::from_millis(MANAGER_TICK_EARLY_MS) >= tick_at {
                 self.member.tick()?;
-                tick_at = Instant::now() + Duration::from_millis(MANAGER_TICK_MS);
+                tick_at = now + Duration::from_millis(MANAGER_TICK_MS);
             }
             self.member.write()?;
             self.publish();
@@ -132,6 +135,7 @@ impl Driver {
             Input::Server(from, message, Route::HandedOn(by)) => {
                 self.member.hear(from, message, Some(by))
             }
+            Input::Beat(from, version, beat) => self.member.beat(from, version, beat),
             Input::HandedBack(to, message) => {
                 self.out.to_server(&self.maps.newest(), to, message);
                 Ok(())

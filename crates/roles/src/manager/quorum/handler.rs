@@ -8,6 +8,7 @@ use bytes::Bytes;
 use larder_env::clock::uptime_ms;
 use larder_identity::{Role, Subject};
 use larder_net::{Handler, PeerIdentity, Responder};
+use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::quorum::QuorumMessage;
 use larder_protocol::manager::state::{
     Command, MapVersion, NewServer, ServerRecord, ServerRole, ServerState, Topology,
@@ -92,9 +93,24 @@ impl Handler<ManagerService> for Desk {
             tracing::warn!(%from, "a server that was removed from the cluster has nothing to say");
             return;
         }
+        // A message that changes nothing is taken at the thread's next look at what is due, by which silence is counted too.
+        let may_wait = match &message {
+            ManagerMessageIn::Server(message) | ManagerMessageIn::HandedOn(_, message) => {
+                matches!(message, ServerMessage::Heartbeat(_))
+            }
+            ManagerMessageIn::Beat(beat) => beat.heard_by.is_some(),
+            ManagerMessageIn::Peer | ManagerMessageIn::HandedBack(..) => false,
+        };
         let input = match message {
             ManagerMessageIn::Server(message) => {
                 Input::Server(subject.server, message, Route::Direct(from.version))
+            }
+            ManagerMessageIn::Beat(beat) if subject.roles.has(Role::Meta) => {
+                Input::Beat(subject.server, from.version, beat)
+            }
+            ManagerMessageIn::Beat(_) => {
+                tracing::warn!(%from, "only meta servers speak for others");
+                return;
             }
             ManagerMessageIn::HandedOn(server, message) if manager => {
                 Input::Server(server, message, Route::HandedOn(subject.server))
@@ -119,7 +135,8 @@ impl Handler<ManagerService> for Desk {
             }
         };
         // The inbox is full or has ended: messages may be lost.
-        if self.inbox.put(input).is_err() {
+        let put = if may_wait { self.inbox.put_quietly(input) } else { self.inbox.put(input) };
+        if put.is_err() {
             tracing::debug!(%from, "a message was dropped");
         }
     }

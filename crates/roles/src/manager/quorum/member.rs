@@ -29,7 +29,7 @@ use larder_protocol::manager::quorum::{
     Item, LogIndex, LogWrite, MemberChange, Members, ProposalEnd, Quorum, QuorumEffect,
     QuorumEvent, QuorumMessage, Ticket,
 };
-use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
+use larder_protocol::manager::state::{Applied, Command, MapVersion, ServerState, Topology};
 use larder_protocol::sound::{Judged, check};
 use larder_types::codec::{decode, encode};
 use larder_types::{BootId, ServerId};
@@ -40,9 +40,9 @@ use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::Releases;
 use super::ways::Ways;
-use crate::limits::{PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
+use crate::limits::{BESIDE_MAX, PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
 use crate::planted::{Bug, has};
-use crate::wire::ManagerReply;
+use crate::wire::{Beat, ManagerReply};
 
 /// An effect for the driver to carry out. `A` is the asker that waits for the outcome of a proposal.
 #[derive(Debug, PartialEq, Eq)]
@@ -298,6 +298,39 @@ impl<A> Member<A> {
             self.out.push(MemberEffect::HandOn(leader, from, said));
         }
         Ok(())
+    }
+
+    /// Takes the beat of a meta server as a message of each server for which it speaks. What the leader hears itself needs no
+    /// other way to it.
+    pub(super) fn beat(
+        &mut self,
+        from: ServerId,
+        version: u8,
+        beat: Beat,
+    ) -> Result<(), ManagerError> {
+        let Beat { boot, sent_ms, led, heard_by, mut beside } = beat;
+        beside.truncate(BESIDE_MAX);
+        beside.retain(|(server, _)| *server != from && self.is_beside(from, *server));
+        if !self.leads() && heard_by.is_some() && heard_by == self.quorum.leader() {
+            let others = beside.into_iter().map(|(server, _)| server);
+            others.chain([from]).for_each(|it| self.consider(PolicyEvent::Overheard(it)));
+            return Ok(());
+        }
+        self.server_spoke(from, boot, version);
+        self.hear(from, ServerMessage::Renew { boot, sent_ms, led }, None)?;
+        for (server, boot) in beside {
+            self.server_spoke(server, boot, version);
+            self.hear(server, ServerMessage::Heartbeat(boot), None)?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if two servers listen at the same address, so that they are of one process.
+    fn is_beside(&self, server: ServerId, other: ServerId) -> bool {
+        let known = |server| self.map.servers.get(&server);
+        let (Some(server), Some(other)) = (known(server), known(other)) else { return false };
+        let is_there = other.state != ServerState::Removed;
+        is_there && !server.addresses.is_empty() && server.addresses == other.addresses
     }
 
     /// Proposes a command. The asker gets the outcome.

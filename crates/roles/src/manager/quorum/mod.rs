@@ -72,7 +72,7 @@ pub use member::Seat;
 pub(crate) use tokens::{add_token, admission_of};
 
 use crate::directory::LOCK_FILE;
-use crate::managers::{ManagersClient, NotIssued};
+use crate::managers::{Colocated, ManagersClient, NotIssued};
 use crate::observed::Observed;
 use crate::renewal::{Renewal, Standing};
 use authority::{Asking, Keeper};
@@ -104,6 +104,8 @@ pub struct ManagerConfig {
     pub managers: Vec<(ServerId, String)>,
     /// The time for which certificates that it signs are valid.
     pub certificate_life: Duration,
+    /// The servers of its process, if there are others.
+    pub colocated: Option<Arc<Colocated>>,
 }
 
 /// A running manager of a cluster. Dropped, it stops soon; [`Manager::stop`] waits until it has.
@@ -148,6 +150,7 @@ impl Manager {
             managers: config.managers,
             authority: keeper.authority.clone(),
             certificate_life: config.certificate_life,
+            colocated: config.colocated,
         };
         let running = Running::start(ground, ear)?;
         let asking = keeper.ask(&running.client);

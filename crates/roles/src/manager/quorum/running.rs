@@ -22,7 +22,7 @@ use super::membership::named_in;
 use super::tokens::{Admitted, Issuer, TokenBook};
 use crate::inbox::inbox;
 use crate::limits::MANAGER_INBOX_MAX;
-use crate::managers::{Contacts, ManagersClient, Presence, Run};
+use crate::managers::{Colocated, Contacts, ManagersClient, Presence, Run};
 use crate::observed::Observed;
 use crate::wire::ManagerService;
 
@@ -41,6 +41,8 @@ pub(crate) struct Ground {
     pub(crate) authority: AuthorityCell,
     /// The time for which certificates that it signs are valid.
     pub(crate) certificate_life: Duration,
+    /// The servers of its process, if there are others.
+    pub(crate) colocated: Option<Arc<Colocated>>,
 }
 
 /// A running manager. Dropped, it stops soon; [`Running::ended`] waits until it has.
@@ -91,7 +93,7 @@ impl Running {
             lock,
         };
 
-        let client = Arc::new(ManagersClient::start(contacts));
+        let client = Arc::new(ManagersClient::start(contacts).beside(ground.colocated));
         let book = Arc::new(TokenBook::open(disk)?);
         let issuer = Arc::new(Issuer {
             authority: authority.clone(),

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_env::SimDisk;
+use larder_net::limits::PROTOCOL_MAX;
 use larder_protocol::limits::{
-    ELECTION_MS_MIN, MANAGERS_MAX, QUORUM_LOG_ENTRIES_MAX, QUORUM_TERM_MAX, SILENT_MS,
+    ELECTION_MS_MIN, MANAGERS_MAX, QUORUM_LOG_ENTRIES_MAX, QUORUM_TERM_MAX, SERVER_BEAT_MS,
+    SILENT_MS,
 };
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::quorum::{Entries, Item, MemberChange, Members, QuorumMessage, Term};
@@ -20,7 +22,7 @@ use crate::limits::{MANAGER_TICK_MS, WAY_SILENT_MS};
 use crate::manager::quorum::disk::QuorumDisk;
 use crate::manager::quorum::member::{Member, MemberEffect};
 use crate::manager::quorum::membership::next_change;
-use crate::wire::ManagerReply;
+use crate::wire::{Beat, ManagerReply};
 
 const ME: ServerId = ServerId(0);
 
@@ -223,6 +225,93 @@ fn a_managers_message_that_none_sends_is_not_stepped() {
         assert!(now_ms < 1000 * ELECTION_MS_MIN, "it follows who says what can be");
     }
     assert!(tried > 0);
+}
+
+/// A meta server, a data server at its address, and one elsewhere.
+const AT: [(u32, &str); 3] = [(1, "here:1"), (2, "here:1"), (3, "there:1")];
+
+fn add(leader: &mut Member<u32>, id: u32, role: ServerRole) {
+    let token = [id as u8; 32];
+    agree(leader, &Command::AddToken(token, u64::MAX)).unwrap();
+    let new = Command::AddServer(new_server(&format!("s{id}"), role), Some((token, 0)));
+    assert_eq!(agree(leader, &new), Ok(Outcome::Server(ServerId(id))));
+}
+
+/// A manager that leads a cluster with these servers.
+fn with_servers(disk: &Arc<SimDisk>) -> Member<u32> {
+    let mut leader = founded(disk);
+    for (id, at) in AT {
+        add(&mut leader, id, if id == 1 { ServerRole::Meta } else { ServerRole::Data });
+        let boot = BootId(u64::from(id));
+        let started = Command::ServerStarted(ServerId(id), boot, vec![at.to_owned()], Vec::new());
+        agree(&mut leader, &started).unwrap();
+    }
+    leader
+}
+
+fn beat(heard_by: Option<ServerId>) -> Beat {
+    let beside = AT.iter().map(|(id, _)| (ServerId(*id), BootId(u64::from(*id)))).collect();
+    Beat { boot: BootId(1), sent_ms: 1, led: Vec::new(), heard_by, beside }
+}
+
+#[test]
+fn a_meta_server_speaks_for_servers_at_its_address_alone() {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut leader = with_servers(&disk);
+    let began_ms = 1_000_000;
+    for after_ms in (0..3 * SILENT_MS).step_by(MANAGER_TICK_MS as usize) {
+        leader.set_now(began_ms + after_ms);
+        if after_ms.is_multiple_of(SERVER_BEAT_MS) {
+            leader.beat(ServerId(1), PROTOCOL_MAX, beat(Some(ME))).unwrap();
+        }
+        leader.tick().unwrap();
+        leader.write().unwrap();
+    }
+    let is_up = |id| leader.map().is_up(ServerId(id));
+    assert_eq!([1, 2, 3].map(is_up), [true, true, false]);
+}
+
+#[test]
+fn a_beat_that_the_leader_hears_itself_is_not_handed_on() {
+    let disks = [SimDisk::new(1, 1 << 24), SimDisk::new(2, 1 << 24)];
+    let (mut leader, other) = (with_servers(&disks[0]), ServerId(4));
+    add(&mut leader, other.0, ServerRole::Manager);
+    let started = ServerMessage::Started(BootId(9), vec!["m1:1".to_owned()], Vec::new());
+    leader.hear(other, started, None).unwrap();
+    leader.write().unwrap();
+    let log = QuorumDisk::open(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
+    let mut learner: Member<u32> = Member::restore(other, log, 2, 0).unwrap();
+    let mut now_ms = 10 * ELECTION_MS_MIN;
+    while learner.map().servers.len() < 5 {
+        now_ms += 10;
+        leader.set_now(now_ms);
+        leader.tick().unwrap();
+        leader.write().unwrap();
+        for effect in leader.effects().collect::<Vec<_>>() {
+            let MemberEffect::Send(_, said) = effect else { continue };
+            learner.peer(ME, said).unwrap();
+            learner.write().unwrap();
+        }
+        for effect in learner.effects().collect::<Vec<_>>() {
+            if let MemberEffect::Send(_, said) = effect {
+                leader.peer(other, said).unwrap();
+            }
+        }
+        assert!(now_ms < 1000 * ELECTION_MS_MIN, "it follows");
+    }
+    let mut said = |heard_by| {
+        learner.beat(ServerId(1), PROTOCOL_MAX, beat(heard_by)).unwrap();
+        learner.effects().collect::<Vec<_>>()
+    };
+    assert_eq!(said(Some(ME)), []);
+    let renewal = ServerMessage::Renew { boot: BootId(1), sent_ms: 1, led: Vec::new() };
+    let handed_on = || {
+        let beside = ServerMessage::Heartbeat(BootId(2));
+        let on = |from, said| MemberEffect::HandOn(ME, ServerId(from), said);
+        vec![on(1, renewal.clone()), on(2, beside)]
+    };
+    assert_eq!(said(None), handed_on(), "nobody has granted anything");
+    assert_eq!(said(Some(other)), handed_on(), "it takes another for the leader");
 }
 
 /// A map with managers in these states.

@@ -79,7 +79,13 @@ pub(super) async fn start(dir: &Path, managers: Vec<(ServerId, String)>) -> Mana
 
 pub(super) fn config(dir: &Path, managers: Vec<(ServerId, String)>) -> ManagerConfig {
     let certificate_life = CERTIFICATE_VALIDITY;
-    ManagerConfig { dir: dir.to_owned(), address: None, managers, certificate_life }
+    ManagerConfig {
+        dir: dir.to_owned(),
+        address: None,
+        managers,
+        certificate_life,
+        colocated: None,
+    }
 }
 
 /// Waits until a manager has the authority's key.

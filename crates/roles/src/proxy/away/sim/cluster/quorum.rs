@@ -149,6 +149,7 @@ impl Quorum {
             managers: contacts(),
             authority: AuthorityCell::default(),
             certificate_life: CERTIFICATE_VALIDITY,
+            colocated: None,
         };
         let manager = Running::start(ground, arrivals.into());
         let manager =
