@@ -197,6 +197,11 @@ impl DataServer {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// Returns true if the free space is within [`NEARLY_FULL_BYTES`] of the reserve.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + NEARLY_FULL_BYTES
+    }
+
     /// Reads the free space of the file system.
     pub(crate) fn measure_free_space(&self) {
         if let Ok(free) = self.disk.free_bytes() {
@@ -360,7 +365,7 @@ impl DataServer {
             let started = Instant::now();
             self.commands.fetch_add(group.len() as u64, Ordering::Relaxed);
             // Many groups fit between two ticks, in which they could use up the reserve unnoticed.
-            if self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + NEARLY_FULL_BYTES {
+            if self.is_nearly_full() {
                 self.measure_free_space();
             }
             let free = self.free_bytes.load(Ordering::Relaxed);

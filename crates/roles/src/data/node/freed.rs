@@ -17,10 +17,10 @@ use larder_types::{Counter, MapVersion, PvId};
 use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use super::DataNode;
-use crate::limits::{FREE_PAUSE_MS, FREES_MAX};
+use crate::limits::{FREE_PAUSE_MS, FREES_MAX, ROOM_LOOK_MS};
 
 /// The PVs that were freed in this run.
 #[derive(Debug, Default)]
@@ -75,12 +75,15 @@ impl DataNode {
         if Path::new(&self.name).is_absolute() {
             return;
         }
-        let mut ticks = interval(Duration::from_millis(FREE_PAUSE_MS));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pause_ms = 0;
         loop {
-            ticks.tick().await;
+            sleep(Duration::from_millis(pause_ms)).await;
+            pause_ms = FREE_PAUSE_MS;
             for _ in 0..FREES_MAX {
-                let Some((pv, map)) = self.next_free() else { break };
+                let Some((pv, map)) = self.next_free() else {
+                    pause_ms = ROOM_LOOK_MS;
+                    break;
+                };
                 match self.free(pv, map).await {
                     Some(Ok(Answer::Freed { bytes, is_all })) => {
                         self.freed.bytes.add(bytes);

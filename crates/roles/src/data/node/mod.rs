@@ -26,10 +26,10 @@ use larder_types::{BootId, DiskId, LvId, ServerId};
 use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::time::MissedTickBehavior;
+use tokio::time::sleep;
 
 use crate::data::disk::DataServer;
-use crate::limits::TICK_MS;
+use crate::limits::{ROOM_LOOK_MS, TICK_MS};
 use crate::managers::{Early, Managers, Presence, Run};
 use crate::progress::{FileNow, RoomNow};
 pub use copies::CopyCounters;
@@ -171,15 +171,17 @@ impl DataNode {
 
     /// The managers hear at once that there is no room for another volume, and then as long as it is so.
     async fn watch_room(&self) {
-        let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut is_told, mut silent_ms, mut room_ms) = (false, 0, 0);
+        let mut pause_ms = 0;
         loop {
-            ticks.tick().await;
+            sleep(Duration::from_millis(pause_ms)).await;
+            let passed_ms = pause_ms;
             self.reads.shed();
             self.server.measure_free_space();
+            let is_calm = !self.server.is_nearly_full() && self.reads.counts().1 == 0;
+            pause_ms = if is_calm { ROOM_LOOK_MS } else { TICK_MS };
             if !self.server.lacks_room() {
-                room_ms += TICK_MS;
+                room_ms += passed_ms;
                 // Near the bound each write or delete may change it: that is not logged each time.
                 if is_told && room_ms >= NO_ROOM_MS {
                     is_told = false;
@@ -198,7 +200,7 @@ impl DataNode {
                 self.managers.say(ServerMessage::NoRoom(self.boot(), self.disk));
             }
             (is_told, room_ms) = (true, 0);
-            silent_ms += TICK_MS;
+            silent_ms += pause_ms;
         }
     }
 
