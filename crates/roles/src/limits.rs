@@ -13,12 +13,14 @@ use larder_types::limits::CHUNK_BYTES_MAX;
 mod beats;
 mod copies;
 mod counts;
+mod maps;
 mod observed;
 mod regions;
 
 pub use beats::*;
 pub use copies::*;
 pub use counts::*;
+pub use maps::*;
 pub use observed::*;
 pub use regions::*;
 
@@ -90,6 +92,8 @@ pub const PROTOCOL_COUNTS: u8 = 24;
 pub const PROTOCOL_OBSERVED: u8 = 25;
 /// Oldest version of it in which data servers tell the room on their disks.
 pub const PROTOCOL_ROOM: u8 = 26;
+/// Oldest version of it in which managers tell the changes of their map, and a long map in pages.
+pub const PROTOCOL_MAP_CHANGES: u8 = 27;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -218,17 +222,8 @@ pub const ROWS_MAX: u32 = 2048;
 pub const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Milliseconds for which a server that starts waits for managers.
 pub const START_PATIENCE_MS: u64 = 30_000;
-/// Milliseconds that a manager lets a question for a newer map wait.
-pub const MAP_WAIT_MS: u64 = 1_000;
-/// Milliseconds beyond that after which another manager is asked too. A server must hear of a view that
-/// begins because a machine is gone before its connections to that machine have broken.
-pub const MAP_LATE_MS: u64 = 500;
-/// Milliseconds beyond the wait after which a manager that has not answered is taken for gone: a map may be large.
-pub const MAP_ANSWER_MS: u64 = 6_000;
 /// Milliseconds that a manager may take to give the authority's key.
 pub const AUTHORITY_WAIT_MS: u64 = 2_000;
-/// Milliseconds that a map may take to come once somebody told of it; after that the next manager is asked.
-pub const MAP_TOLD_MS: u64 = 200;
 /// Milliseconds for which a manager that did not answer is passed over while others do.
 pub const MANAGER_AVOIDED_MS: u64 = 30_000;
 /// Milliseconds of the first pause after no manager answered; doubled with each further.
@@ -437,7 +432,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_ROOM <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_MAP_CHANGES <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_ROOM < PROTOCOL_MAP_CHANGES
         && PROTOCOL_OBSERVED < PROTOCOL_ROOM
         && PROTOCOL_COUNTS < PROTOCOL_OBSERVED
         && PROTOCOL_COPIES < PROTOCOL_COUNTS

@@ -4,6 +4,7 @@ mod client;
 mod colocated;
 mod contacts;
 mod early;
+mod fetch;
 mod keeper;
 mod kept;
 mod presence;

@@ -18,7 +18,7 @@ use larder_identity::Role;
 use larder_net::Service;
 use larder_protocol::limits::BUCKET_REGIONS_MAX;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
+use larder_protocol::manager::state::{Applied, Command, MapPlace, MapVersion, NewServer};
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::listing::PageAsk;
 use larder_protocol::region::{Entry, Name, Token, Void};
@@ -286,6 +286,16 @@ pub enum ManagerCall {
     Authority,
     /// Tell what it has observed of the cluster. Since [`PROTOCOL_OBSERVED`](crate::limits::PROTOCOL_OBSERVED).
     Observed,
+    /// As [`ManagerCall::Map`], for an asker that takes changes of the map that it has, and pages of a long map. Since
+    /// [`PROTOCOL_MAP_CHANGES`](crate::limits::PROTOCOL_MAP_CHANGES), as the next.
+    MapSince {
+        /// Version of the map that it has; 0 for the whole.
+        known: MapVersion,
+        /// Timeline of that.
+        timeline: Option<u64>,
+    },
+    /// Give the page of the map that begins at this place.
+    MapPage(MapPlace),
 }
 
 /// A manager's answer.
@@ -318,6 +328,10 @@ pub enum ManagerReply {
     OlderManager(ServerId),
     /// Payload: an [`ObservedNow`](crate::observed::ObservedNow), encoded.
     Observed,
+    /// Payload: [`MapChanges`](larder_protocol::manager::state::MapChanges), encoded.
+    MapChanges,
+    /// Payload: a [`MapPage`](larder_protocol::manager::state::MapPage), encoded. After a question for a later map, the first.
+    MapPage,
 }
 
 impl ManagerReply {

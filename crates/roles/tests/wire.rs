@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::manager::state::{Command, MapVersion, Outcome};
+use larder_protocol::manager::state::{Command, MapPlace, MapVersion, Outcome};
 use larder_protocol::pg::CopyPriority;
 use larder_protocol::region::entry::{Object, What};
 use larder_protocol::region::journal::{Batch, Why};
@@ -371,6 +371,10 @@ fn said() -> Vec<String> {
             file: Some(FileNow { held: 1 << 20, spare: 301 }),
         })),
         hex(&encode(&RoomNow { disk: 6, lacks_room: false, file: None })),
+        hex(&encode(&ManagerCall::MapSince { known: version, timeline: Some(300) })),
+        hex(&encode(&ManagerCall::MapPage(MapPlace::Lv(LvId(301))))),
+        hex(&encode(&ManagerReply::MapChanges)),
+        hex(&encode(&ManagerReply::MapPage)),
     ]
 }
 

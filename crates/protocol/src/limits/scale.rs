@@ -1,4 +1,4 @@
-//! The limits of what a leading manager looks at in one step, however large the cluster is.
+//! The limits of what a manager looks at in one step, and remembers, however large the cluster is.
 
 use super::{DISKS_MAX, SERVERS_MAX};
 
@@ -7,5 +7,8 @@ pub const TARGET_DRAWS_MAX: usize = 32 * 1024;
 /// Disks, by id, of which a plan knows without a search that they are well. Volumes of others are looked at closely: a
 /// cluster that large has had each disk replaced.
 pub const STEADY_DISKS_MAX: usize = 2 * SERVERS_MAX * DISKS_MAX;
+/// Records of the map that changed lately, of which a manager remembers that they did: with more of them a server that is
+/// behind gets all.
+pub const RECENT_PLACES_MAX: usize = 64 * 1024;
 
 const _: () = assert!(TARGET_DRAWS_MAX >= SERVERS_MAX, "one look does for one group at least");

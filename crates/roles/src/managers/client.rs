@@ -10,7 +10,8 @@
 //! 4. A manager that stands still or is cut off keeps nobody from a map for long, and not at all from one of which others
 //!    have told.
 //! 5. With a [`MapKeeper`] a map that lacks something of the one that is kept is not shown.
-//! 6. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
+//! 6. What a manager says counts as heard only if its map is the latest that is shown here, or becomes it.
+//! 7. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::fetch::{Fetch, Held, Progress, Told};
 use super::{
     Colocated, Contacts, Managers, MapKeeper, NotIssued, NotProposed, OlderMap, VersionWatch,
     Versions,
@@ -39,8 +41,8 @@ use super::{
 use crate::clock::since_1970_ms;
 use crate::limits::{
     AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX,
-    MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, OLDER_MAP_TOLD_MS,
-    PROPOSE_WAIT_MS, PROTOCOL_BEATS, SAID_TO_MANAGERS,
+    MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_TOLD_MS, OLDER_MAP_TOLD_MS, PROPOSE_WAIT_MS,
+    PROTOCOL_BEATS, SAID_TO_MANAGERS,
 };
 use crate::planted::{Bug, has};
 use crate::wire::{Beat, ManagerCall, ManagerMessageIn, ManagerReply};
@@ -56,7 +58,7 @@ pub struct ManagersClient {
 /// The knowledge of the managers.
 struct Known {
     contacts: Arc<Contacts>,
-    map: RwLock<Arc<Topology>>,
+    held: RwLock<Held>,
     version: Versions,
     keeper: Option<Arc<MapKeeper>>,
     /// The last map that was told, if it lacks something of the one that is kept.
@@ -102,7 +104,7 @@ impl ManagersClient {
     fn begin(contacts: Arc<Contacts>, keeper: Option<Arc<MapKeeper>>) -> Self {
         let known = Arc::new(Known {
             contacts,
-            map: RwLock::default(),
+            held: RwLock::default(),
             version: Versions::new(MapVersion(0)),
             keeper,
             older: watch::Sender::new(None),
@@ -287,7 +289,7 @@ impl ManagersClient {
 
 impl Known {
     fn map(&self) -> Arc<Topology> {
-        self.map.read().clone()
+        self.held.read().map.clone()
     }
 
     /// Returns true if a map may be shown; where maps are kept, one that is no later one may not.
@@ -317,17 +319,31 @@ impl Known {
         accepted
     }
 
-    /// Shows a map, unless a newer one is shown already.
-    fn show(&self, map: Topology) {
-        let version = map.version;
-        let mut shown = self.map.write();
-        if version > shown.version {
-            // Under the lock: the servers refused are those of the newest map. Before it is shown: by the
-            // cluster's version that is read there, nobody is served any more who does not speak it.
-            self.contacts.refuse_by(&map);
-            *shown = Arc::new(map);
-            drop(shown);
-            self.version.show(version);
+    /// Shows a map; `false` if one that is as late is shown already.
+    fn show(&self, held: Held) -> bool {
+        let version = held.map.version;
+        let mut shown = self.held.write();
+        if version <= shown.map.version {
+            return false;
+        }
+        // Under the lock: the servers refused are those of the newest map. Before it is shown: by the
+        // cluster's version that is read there, nobody is served any more who does not speak it.
+        self.contacts.refuse_by(&held.map);
+        *self.heard.lock() = Instant::now();
+        let before = std::mem::replace(&mut *shown, held);
+        drop(shown);
+        // Readers wait for that lock, and not for a map to be freed.
+        drop(before);
+        self.version.show(version);
+        true
+    }
+
+    /// A manager says that there is no later map than the one of this version.
+    fn heard_nothing(&self, known: MapVersion) {
+        // Held on to: no other map is shown meanwhile.
+        let shown = self.held.read();
+        if shown.map.version == known {
+            *self.heard.lock() = Instant::now();
         }
     }
 
@@ -399,12 +415,11 @@ fn longer(pause: Duration) -> Duration {
 }
 
 /// A question for a newer map.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Asked {
     question: u64,
     manager: ServerId,
-    /// A manager that works has answered before, if only that it knows no newer one.
-    late_at: Instant,
+    progress: Arc<Progress>,
 }
 
 /// Whom to ask next for a newer map.
@@ -481,16 +496,16 @@ async fn follow(known: Arc<Known>) {
     let mut paused: Option<Instant> = None;
     let mut questions = 0;
     loop {
-        let map = known.map();
-        let all = known.contacts.all(&map);
+        let held = known.held.read().clone();
+        let all = known.contacts.all(&held.map);
         if last.is_none()
             && paused.is_none()
             && let Some(manager) = turns.next(&all, &asked_now)
         {
             questions += 1;
-            let late_at = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
-            let asked = Asked { question: questions, manager, late_at };
-            asking.push(answer(known.clone(), map.clone(), asked));
+            let progress = Arc::new(Progress::begin());
+            let asked = Asked { question: questions, manager, progress };
+            asking.push(answer(known.clone(), held.clone(), asked.clone()));
             asked_now.insert(manager);
             last = Some(asked);
         }
@@ -502,7 +517,6 @@ async fn follow(known: Arc<Known>) {
                 last = last.filter(|last| last.question != asked.question);
                 match answer {
                     Ok(has_news) => {
-                        *known.heard.lock() = Instant::now();
                         turns.answered(has_news);
                         None
                     }
@@ -512,15 +526,18 @@ async fn follow(known: Arc<Known>) {
                     }
                 }
             }
-            manager = late(last) => {
+            manager = late(last.as_ref()) => {
                 tracing::debug!(%manager, "a manager is late with its map");
                 last = None;
                 turns.late(manager);
                 None
             }
-            () = known.overdue(map.version), if last.is_some() => {
-                last = None;
-                turns.answered(false);
+            () = known.overdue(held.map.version), if last.is_some() => {
+                // That map, or a later one, is coming page by page.
+                if !last.as_ref().is_some_and(|last| last.progress.has_pages()) {
+                    last = None;
+                    turns.answered(false);
+                }
                 None
             }
             () = passed(paused) => {
@@ -546,39 +563,35 @@ async fn passed(paused: Option<Instant>) {
 }
 
 /// Returns when the manager that was asked is late, if one was.
-async fn late(asked: Option<Asked>) -> ServerId {
+async fn late(asked: Option<&Asked>) -> ServerId {
     let Some(asked) = asked else { return pending().await };
-    sleep_until(asked.late_at).await;
+    asked.progress.late().await;
     asked.manager
 }
 
-async fn answer(
-    known: Arc<Known>,
-    map: Arc<Topology>,
-    asked: Asked,
-) -> (Asked, Result<bool, String>) {
-    (asked, ask_map(&known, &map, asked.manager).await)
+async fn answer(known: Arc<Known>, held: Held, asked: Asked) -> (Asked, Result<bool, String>) {
+    let news = ask_map(&known, &held, &asked).await;
+    (asked, news)
 }
 
 /// Returns true if a manager had a newer map, which is shown then.
-async fn ask_map(known: &Known, map: &Topology, manager: ServerId) -> Result<bool, String> {
-    let deadline = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_ANSWER_MS);
-    let call = ManagerCall::Map(map.version);
-    match known.contacts.call(map, manager, &call, deadline).await {
-        Ok((ManagerReply::Map, payload)) => {
-            let newer = Topology::decode(&payload);
-            let newer = newer.map_err(|error| error.to_string())?;
-            if let Some(why) = newer.contradiction() {
-                return Err(format!("its map contradicts itself: {why}"));
-            }
-            let has_news = known.accept(&newer).map_err(|older| older.to_string())?;
-            if has_news {
-                known.show(newer);
-            }
-            Ok(has_news)
+async fn ask_map(known: &Known, held: &Held, asked: &Asked) -> Result<bool, String> {
+    let fetch = Fetch {
+        contacts: &known.contacts,
+        held,
+        shown: known.version.subscribe(),
+        manager: asked.manager,
+        progress: &asked.progress,
+    };
+    match fetch.later().await? {
+        Told::Later(newer) => {
+            let accepted = known.accept(&newer.map).map_err(|older| older.to_string())?;
+            Ok(accepted && known.show(newer))
         }
-        Ok((ManagerReply::Unchanged, _)) => Ok(false),
-        Ok((other, _)) => Err(format!("{other:?} is no answer")),
-        Err(error) => Err(error.to_string()),
+        Told::Nothing => {
+            known.heard_nothing(held.map.version);
+            Ok(false)
+        }
+        Told::Overtaken => Ok(false),
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::{PG_COUNT_MAX, REPLICAS_MAX};
-use larder_types::{BootId, MapVersion, PgId, ServerId, View};
+use larder_types::{BootId, LvId, MapVersion, PgId, ServerId, View};
 
+use super::changes::Touched;
 use super::command::{Applied, Command, NewServer, Outcome, Refusal, changed};
 use super::map::{
-    ClusterId, DiskState, PgRecord, ServerRecord, ServerRole, ServerState, Settings, Topology,
+    ClusterId, DiskState, PgRecord, ReplicaRecord, ServerRecord, ServerRole, ServerState, Settings,
+    Topology,
 };
 use crate::limits::{ENDED_RUNS_MAX, MAP_VERSION_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
 use crate::lv::ReplicaState;
@@ -269,6 +271,11 @@ impl Topology {
     /// Returns the contradiction in the map, if there is one. A map that was read is checked by this.
     #[must_use]
     pub fn contradiction(&self) -> Option<String> {
+        self.contradiction_at(None)
+    }
+
+    /// The same where a map without contradiction was changed at these places alone.
+    pub(super) fn contradiction_at(&self, touched: Option<&Touched>) -> Option<String> {
         let pgs = self.pgs.len();
         let is_founded = pgs.is_power_of_two() && pgs <= PG_COUNT_MAX as usize;
         if is_founded != self.founded.is_some() || !is_founded && pgs > 0 {
@@ -280,31 +287,13 @@ impl Topology {
         if self.root.as_ref().is_some_and(|root| root.generation == 0) {
             return Some("root's keys were rotated, and no rotation made them".to_owned());
         }
-        let mut pvs = BTreeSet::new();
-        for (id, lv) in self.lvs.iter().enumerate() {
-            if lv.replicas.len() > REPLICAS_MAX {
-                return Some(format!("lv {id} has too many replicas"));
-            }
-            if lv.pg.0 as usize >= self.pgs.len() {
-                return Some(format!("lv {id} is of no pg"));
-            }
-            for (index, replica) in lv.present() {
-                if !pvs.insert((replica.disk, replica.pv)) {
-                    return Some(format!("the pv of replica {index} of lv {id} is taken twice"));
-                }
-                let disk =
-                    self.servers.get(&replica.server).and_then(|s| s.disks.get(&replica.disk));
-                let made =
-                    disk.is_some_and(|d| replica.pv < d.next_pv && !d.freed.contains(&replica.pv));
-                if !made {
-                    return Some(format!("replica {index} of lv {id} lies nowhere"));
-                }
-            }
-            if !lv.present().any(|(_, replica)| replica.state == ReplicaState::Current) {
-                return Some(format!("lv {id} has no current replica"));
-            }
+        let contradiction = self.contradiction_of_lvs(touched);
+        if contradiction.is_some() {
+            return contradiction;
         }
-        for (id, pg) in self.pgs.iter().enumerate() {
+        let pgs = self.pgs.iter().enumerate();
+        let is_touched = |id: usize| touched.is_none_or(|it| it.pgs.contains(&PgId(id as u32)));
+        for (id, pg) in pgs.filter(|(id, _)| is_touched(*id)) {
             let distinct: BTreeSet<&ServerId> = pg.members.iter().collect();
             let known = pg.members.iter().chain(&pg.learners).chain(&pg.target);
             let sound = distinct.len() == pg.members.len()
@@ -319,5 +308,48 @@ impl Topology {
             }
         }
         None
+    }
+
+    fn contradiction_of_lvs(&self, touched: Option<&Touched>) -> Option<String> {
+        let is_touched = |id: LvId| touched.is_none_or(|it| it.lvs.contains(&id));
+        let mut pvs = BTreeSet::new();
+        let lvs = || (0..).map(LvId).zip(&self.lvs);
+        for (id, lv) in lvs().filter(|(id, _)| is_touched(*id)) {
+            if lv.replicas.len() > REPLICAS_MAX {
+                return Some(format!("lv {id} has too many replicas"));
+            }
+            if lv.pg.0 as usize >= self.pgs.len() {
+                return Some(format!("lv {id} is of no pg"));
+            }
+            for (index, replica) in lv.present() {
+                if !pvs.insert((replica.disk, replica.pv)) {
+                    return Some(format!("the pv of replica {index} of lv {id} is taken twice"));
+                }
+                if !self.is_made(replica) {
+                    return Some(format!("replica {index} of lv {id} lies nowhere"));
+                }
+            }
+            if !lv.present().any(|(_, replica)| replica.state == ReplicaState::Current) {
+                return Some(format!("lv {id} has no current replica"));
+            }
+        }
+        let touched = touched?;
+        for (id, lv) in lvs().filter(|(id, _)| !is_touched(*id)) {
+            for (index, replica) in lv.present() {
+                if pvs.contains(&(replica.disk, replica.pv)) {
+                    return Some(format!("the pv of replica {index} of lv {id} is taken twice"));
+                }
+                if touched.servers.contains(&replica.server) && !self.is_made(replica) {
+                    return Some(format!("replica {index} of lv {id} lies nowhere"));
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns true if a replica's PV is one that its disk has given.
+    fn is_made(&self, replica: &ReplicaRecord) -> bool {
+        let disk = self.servers.get(&replica.server).and_then(|s| s.disks.get(&replica.disk));
+        disk.is_some_and(|it| replica.pv < it.next_pv && !it.freed.contains(&replica.pv))
     }
 }

@@ -10,13 +10,16 @@
 //! 3. Ids of servers, disks, LVs, buckets and tokens are never used twice. An LV belongs to one PG for ever.
 //! 4. A removed server or disk stays removed. The last one that has the content of a PG or LV is never removed.
 //! 5. Two replicas never share a PV.
+//! 6. Servers, PGs and LVs are never removed from a map.
 
 mod apply;
+mod changes;
 mod command;
 mod groups;
 mod map;
 mod mark;
 mod names;
+mod pages;
 mod removal;
 mod root;
 mod rotation;
@@ -24,6 +27,7 @@ mod timeline;
 mod volumes;
 
 pub use crate::lv::ReplicaState;
+pub use changes::{BadChanges, MapChanges, MapPlace, MapStep, RecentChanges};
 pub use command::{Applied, Command, NewServer, Outcome, Refusal};
 pub use larder_types::MapVersion;
 pub use map::{
@@ -32,6 +36,7 @@ pub use map::{
     Timeline, TokenId, TokenRecord, Topology,
 };
 pub use mark::MapMark;
+pub use pages::{MapGathering, MapPage};
 pub use removal::Loss;
 pub use root::{Keep, KeyPair, RootRecord};
 

@@ -15,8 +15,10 @@ use crate::limits::{ENDED_RUNS_MAX, SERVERS_MAX, SESSIONS_MAX, TOKENS_MAX};
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
+mod changes;
 mod cors;
 mod mark;
+mod pages;
 mod region;
 mod root;
 

@@ -6,7 +6,7 @@ use crate::breakdown::ByKind;
 use crate::wire::{ManagerCall, ManagerMessageIn};
 
 /// Names of the kinds of requests and messages, in the order of their counts.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 11] = [
     "map",
     "propose",
     "issue_token",
@@ -17,6 +17,7 @@ const KINDS: [&str; 10] = [
     "handed_back",
     "observed",
     "beat",
+    "map_page",
 ];
 
 /// Requests and messages to a manager by kind, refused ones included.
@@ -26,11 +27,12 @@ pub struct ManagerRequests(ByKind<{ KINDS.len() }>);
 impl ManagerRequests {
     pub(super) fn note_request(&self, request: &ManagerCall) {
         self.0.note(match request {
-            ManagerCall::Map(_) => 0,
+            ManagerCall::Map(_) | ManagerCall::MapSince { .. } => 0,
             ManagerCall::Propose(_) => 1,
             ManagerCall::IssueToken(..) => 2,
             ManagerCall::Authority => 3,
             ManagerCall::Observed => 8,
+            ManagerCall::MapPage(_) => 10,
         });
     }
 
@@ -121,8 +123,8 @@ impl ManagerCounts {
 #[cfg(test)]
 mod tests {
     use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-    use larder_protocol::manager::state::{Command, MapVersion};
-    use larder_types::{BootId, ServerId, SessionId};
+    use larder_protocol::manager::state::{Command, MapPlace, MapVersion};
+    use larder_types::{BootId, LvId, ServerId, SessionId};
 
     use super::*;
     use crate::wire::Beat;
@@ -139,6 +141,7 @@ mod tests {
             (0..count).for_each(|_| requests.note_request(request));
         }
         requests.note_request(&ManagerCall::Observed);
+        (0..9).for_each(|lv| requests.note_request(&ManagerCall::MapPage(MapPlace::Lv(LvId(lv)))));
         let (server, boot) = (ServerId(4), BootId(7));
         let (led, beside) = (Vec::new(), Vec::new());
         let beat = Beat { boot, sent_ms: 1, led, heard_by: None, beside };
@@ -164,6 +167,7 @@ mod tests {
             ("handed_back", 7),
             ("observed", 1),
             ("beat", 8),
+            ("map_page", 9),
         ];
         assert_eq!(seen, expected);
     }

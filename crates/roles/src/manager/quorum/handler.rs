@@ -11,7 +11,7 @@ use larder_net::{Handler, PeerIdentity, Responder};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::quorum::QuorumMessage;
 use larder_protocol::manager::state::{
-    Command, MapVersion, NewServer, ServerRecord, ServerRole, ServerState, Topology,
+    Command, MapPlace, MapVersion, NewServer, ServerRecord, ServerRole, ServerState,
 };
 use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::counts::ManagerCounts;
 use super::driver::{Input, LedAt, Route};
-use super::maps::Maps;
+use super::maps::{Later, Maps, checks_requests};
 use super::tokens::Issuer;
 use crate::inbox::{Inbox, NotTaken};
 use crate::limits::MAP_WAIT_MS;
@@ -47,8 +47,13 @@ impl Handler<ManagerService> for Desk {
     ) {
         self.counts.requests.note_request(&request);
         match request {
-            ManagerCall::Map(known) => {
-                answer_map((self.maps.clone(), self.led.clone()), from.subject, known, responder)
+            ManagerCall::Map(known) => self.map_asked(from.subject, Asked::Whole(known), responder),
+            ManagerCall::MapSince { known, timeline } => {
+                self.map_asked(from.subject, Asked::Since(known, timeline), responder);
+            }
+            ManagerCall::MapPage(from_place) => {
+                let (maps, asker) = (self.maps.clone(), from.subject);
+                tokio::spawn(answer_page(maps, Some(from_place), asker, responder));
             }
             ManagerCall::Propose(command) => {
                 let subject = &from.subject;
@@ -170,6 +175,10 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
 }
 
 impl Desk {
+    fn map_asked(&self, asker: Subject, asked: Asked, responder: Responder<ManagerService>) {
+        answer_map((self.maps.clone(), self.led.clone()), asker, asked, responder);
+    }
+
     /// Returns true if this manager's map says that a server was removed. Its certificate may be valid for a while
     /// yet.
     fn was_removed(&self, server: ServerId) -> bool {
@@ -228,47 +237,73 @@ async fn issue(
     }
 }
 
-/// Answers with a map that is newer than `known`, as soon as there is one (a long poll). Connections bound how many wait. A manager
+/// A question for a map later than the one of this version.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    /// For the whole, in one answer.
+    Whole(MapVersion),
+    /// For the shortest way from one of this timeline.
+    Since(MapVersion, Option<u64>),
+}
+
+impl Asked {
+    fn known(self) -> MapVersion {
+        let (Self::Whole(known) | Self::Since(known, _)) = self;
+        known
+    }
+
+    async fn answer(self, maps: Maps, asker: Subject, responder: Responder<ManagerService>) {
+        let Self::Since(known, timeline) = self else {
+            let newest = maps.newest();
+            let checks = checks_requests(&asker, &newest.map);
+            let map = newest.encoded_for(responder.version(), checks);
+            return responder.answer(&ManagerReply::Map, map);
+        };
+        match maps.since((known, timeline), &asker, responder.version()) {
+            Later::Changes(changes) => responder.answer(&ManagerReply::MapChanges, changes),
+            Later::Whole(map) => responder.answer(&ManagerReply::Map, map),
+            Later::Pages => answer_page(maps, None, asker, responder).await,
+        }
+    }
+}
+
+async fn answer_page(
+    maps: Maps,
+    from: Option<MapPlace>,
+    asker: Subject,
+    responder: Responder<ManagerService>,
+) {
+    match maps.page(from, &asker).await {
+        Some(page) => responder.answer(&ManagerReply::MapPage, page),
+        None => responder.busy(),
+    }
+}
+
+/// Answers with the way to a newer map, as soon as there is one (a long poll). Connections bound how many wait. A manager
 /// that knows of no leader cannot say that its map is the latest: it answers busy, and the asker asks another.
 fn answer_map(
     (mut maps, led): (Maps, Arc<LedAt>),
     asker: Subject,
-    known: MapVersion,
+    asked: Asked,
     responder: Responder<ManagerService>,
 ) {
-    let (newest, speaks) = (maps.newest(), responder.version());
-    if newest.map.version > known {
-        let map = newest.encoded_for(speaks, checks_requests(&asker, &newest.map));
-        responder.answer(&ManagerReply::Map, map);
-        return;
-    }
     tokio::spawn(async move {
+        let known = asked.known();
         let newer = maps.wait_for(|map| map.version > known);
-        let newer = match timeout(Duration::from_millis(MAP_WAIT_MS), newer).await {
-            Ok(Ok(newest)) => newest,
+        match timeout(Duration::from_millis(MAP_WAIT_MS), newer).await {
+            Ok(Ok(_newer)) => asked.answer(maps, asker, responder).await,
             // The manager has stopped: without an answer the asker goes to another.
-            Ok(Err(_)) => return,
-            Err(_late) if !led.is_led() || maps.newest().map.version < known => {
-                return responder.busy();
-            }
-            Err(_late) => return responder.answer(&ManagerReply::Unchanged, Bytes::new()),
-        };
-        let map = newer.encoded_for(speaks, checks_requests(&asker, &newer.map));
-        responder.answer(&ManagerReply::Map, map);
+            Ok(Err(_)) => {}
+            Err(_late) if !led.is_led() || maps.newest().map.version < known => responder.busy(),
+            Err(_late) => responder.answer(&ManagerReply::Unchanged, Bytes::new()),
+        }
     });
-}
-
-/// Returns true for a proxy that was not removed. It checks signatures of clients' requests, so its map has root's secret keys.
-fn checks_requests(asker: &Subject, map: &Topology) -> bool {
-    let record = map.servers.get(&asker.server);
-    let is_there = record.is_some_and(|record| record.state != ServerState::Removed);
-    asker.roles.has(Role::Proxy) && is_there
 }
 
 #[cfg(test)]
 mod tests {
     use larder_identity::Roles;
-    use larder_protocol::manager::state::{GatewayRecord, Keep, KeyPair, RegionRecord};
+    use larder_protocol::manager::state::{GatewayRecord, Keep, KeyPair, RegionRecord, Topology};
     use larder_protocol::placement::{FailureDomains, Weight};
     use larder_types::{
         BootId, BucketId, BucketName, ClusterId, Epoch, Home, HomeScope, HomeState, HomeTerm,

@@ -4,19 +4,39 @@
 //!
 //! 1. The map shown never goes back to an older version.
 //! 2. A task that waits when the manager stops gets an error: no newer map will come.
+//! 3. Nobody is told of an older map than the one shown. A long map is cut into pages as it is at the time, and who fetches them
+//!    asks then for what has changed since ([`MapGathering`](larder_protocol::manager::state::MapGathering)).
+//! 4. A map that is told, as a whole or by what changed, is judged by itself for whether the asker may know its secrets.
+//! 5. Pages on their way to servers, and changes that are kept for more who ask, are bounded.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
-use larder_protocol::manager::state::{MapVersion, RootRecord, Topology};
+use larder_identity::{Role, Subject};
+use larder_net::limits::PAYLOAD_BYTES_MAX;
+use larder_protocol::manager::state::{
+    MapChanges, MapPlace, MapStep, MapVersion, RecentChanges, RootRecord, ServerState, Topology,
+};
 use larder_types::{BucketState, Epoch, Sharing};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use crate::limits::{
+    MAP_CHANGES_BYTES_MAX, MAP_CHANGES_SHARED_MAX, MAP_PAGE_BYTES, MAP_PAGES_MAX, MAP_WAIT_MS,
     PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
-    PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS, PROTOCOL_TIMELINES,
+    PROTOCOL_MAP_CHANGES, PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS,
+    PROTOCOL_TIMELINES,
 };
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
+
+const _: () = assert!(
+    PROTOCOL_TIMELINES <= PROTOCOL_MAP_CHANGES,
+    "who asks for changes and pages knows all that can be in them: what grows later is left out there too, as in `encoded_for`"
+);
 
 /// One version of the map.
 #[derive(Debug, Default)]
@@ -25,11 +45,26 @@ pub(crate) struct Published {
     encoded: OnceLock<Bytes>,
     /// The encoded map without secrets.
     bare: OnceLock<Bytes>,
+    /// Sum of all records of the map.
+    records_sum: u64,
+    /// Changes since earlier versions, encoded, with secrets and without; `None` if they are too long.
+    changes: Mutex<BTreeMap<(MapVersion, bool), Option<Bytes>>>,
 }
 
 impl Published {
-    fn new(map: Topology) -> Arc<Self> {
-        Arc::new(Self { map, encoded: OnceLock::new(), bare: OnceLock::new() })
+    fn new(map: Topology, records_sum: u64) -> Arc<Self> {
+        Arc::new(Self { map, records_sum, ..Self::default() })
+    }
+
+    /// Encodes changes since a version, for all who ask for them; `None` if they are too long.
+    fn share(&self, at: (MapVersion, bool), changes: &MapChanges) -> Option<Bytes> {
+        let bytes = Some(Bytes::from(changes.encode()));
+        let bytes = bytes.filter(|it| it.len() <= MAP_CHANGES_BYTES_MAX);
+        let mut shared = self.changes.lock();
+        if shared.len() < MAP_CHANGES_SHARED_MAX {
+            shared.insert(at, bytes.clone());
+        }
+        bytes
     }
 
     /// Its bytes, encoded at the first call.
@@ -110,30 +145,47 @@ impl Published {
     }
 }
 
+/// The maps that are shown.
+#[derive(Debug, Default)]
+struct Shown {
+    newest: Arc<Published>,
+    recent: RecentChanges,
+}
+
 /// The sending end: shows maps. Dropping it ends the maps.
 pub(super) struct Publisher {
-    newest: Arc<RwLock<Arc<Published>>>,
+    shown: Arc<RwLock<Shown>>,
     versions: Versions,
 }
 
 /// The receiving end: the newest map that was shown, and a wait for the next.
 #[derive(Debug, Clone)]
 pub(crate) struct Maps {
-    newest: Arc<RwLock<Arc<Published>>>,
+    shown: Arc<RwLock<Shown>>,
     versions: VersionWatch,
+    /// Room for pages on their way.
+    pages: Arc<Semaphore>,
+    /// The fewest volumes of a map that was longer than a frame may be. Later maps with as many are not encoded to find that out.
+    long_from: Arc<AtomicUsize>,
 }
 
 /// The two ends, with an empty map.
 pub(super) fn maps() -> (Publisher, Maps) {
-    let (newest, versions) = (Arc::default(), Versions::new(MapVersion(0)));
-    let maps = Maps { newest: Arc::clone(&newest), versions: versions.subscribe() };
-    (Publisher { newest, versions }, maps)
+    let shown = Arc::<RwLock<Shown>>::default();
+    let versions = Versions::new(MapVersion(0));
+    let maps = Maps {
+        shown: Arc::clone(&shown),
+        versions: versions.subscribe(),
+        pages: Arc::new(Semaphore::new(MAP_PAGES_MAX)),
+        long_from: Arc::new(AtomicUsize::new(usize::MAX)),
+    };
+    (Publisher { shown, versions }, maps)
 }
 
 impl Publisher {
     /// The map that is shown.
     pub(super) fn newest(&self) -> Arc<Published> {
-        self.newest.read().clone()
+        self.shown.read().newest.clone()
     }
 
     /// Shows a newer map.
@@ -142,18 +194,95 @@ impl Publisher {
     /// If it is not newer.
     pub(super) fn publish(&self, map: Topology) {
         let version = map.version;
-        let mut newest = self.newest.write();
-        assert!(version > newest.map.version, "the map never goes back");
-        *newest = Published::new(map);
-        drop(newest);
+        // Nobody else shows maps.
+        let before = self.newest();
+        assert!(version > before.map.version, "the map never goes back");
+        let step = MapStep::between(&before.map, &map);
+        let mut shown = self.shown.write();
+        shown.recent.take(step);
+        shown.newest = Published::new(map, shown.recent.records_sum());
+        drop(shown);
+        // Readers wait for that lock, and not for a map to be freed.
+        drop(before);
         self.versions.show(version);
+    }
+}
+
+/// The way to a later map, for one who asks for it.
+#[derive(Debug)]
+pub(super) enum Later {
+    /// The changes.
+    Changes(Bytes),
+    /// All of it.
+    Whole(Bytes),
+    /// It is longer than a frame may be: by [`Maps::page`].
+    Pages,
+}
+
+/// A page with the room that it takes up until it has left.
+struct OnItsWay {
+    page: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for OnItsWay {
+    fn as_ref(&self) -> &[u8] {
+        &self.page
     }
 }
 
 impl Maps {
     /// The map that is shown.
     pub(crate) fn newest(&self) -> Arc<Published> {
-        self.newest.read().clone()
+        self.shown.read().newest.clone()
+    }
+
+    /// The way to the map that is shown from one of a version and its timeline, for an asker that speaks this version of the
+    /// protocol.
+    pub(super) fn since(
+        &self,
+        (known, timeline): (MapVersion, Option<u64>),
+        asker: &Subject,
+        protocol: u8,
+    ) -> Later {
+        let shown = self.shown.read();
+        let newest = shown.newest.clone();
+        let checks = checks_requests(asker, &newest.map);
+        // Of another history the same version is another map.
+        let is_ours = newest.map.timeline_at(known).map(|timeline| timeline.id) == timeline;
+        let shared = newest.changes.lock().get(&(known, checks)).cloned();
+        let changes = match &shared {
+            None if is_ours => shown.recent.since(known, &newest.map, checks),
+            _ => None,
+        };
+        drop(shown);
+        let told = match shared.filter(|_| is_ours) {
+            Some(shared) => shared,
+            None => changes.and_then(|changes| newest.share((known, checks), &changes)),
+        };
+        if let Some(changes) = told {
+            return Later::Changes(changes);
+        }
+        let lvs = newest.map.lvs.len();
+        if lvs < self.long_from.load(Ordering::Relaxed) {
+            let whole = newest.encoded_for(protocol, checks);
+            if whole.len() <= PAYLOAD_BYTES_MAX {
+                return Later::Whole(whole);
+            }
+            self.long_from.fetch_min(lvs, Ordering::Relaxed);
+        }
+        Later::Pages
+    }
+
+    /// The page of the map shown that begins at a place, or the first. It waits for room for it, and `None` is for one who is to
+    /// ask again.
+    pub(super) async fn page(&self, from: Option<MapPlace>, asker: &Subject) -> Option<Bytes> {
+        let room = self.pages.clone().acquire_owned();
+        let room = timeout(Duration::from_millis(MAP_WAIT_MS), room).await.ok()?.ok()?;
+        let newest = self.newest();
+        let checks = checks_requests(asker, &newest.map);
+        let page = newest.map.page(from.as_ref(), newest.records_sum, MAP_PAGE_BYTES, checks);
+        Some(Bytes::from_owner(OnItsWay { page: page.encode(), _room: room }))
     }
 
     /// Waits for the first map that meets a condition.
@@ -174,12 +303,20 @@ impl Maps {
     }
 }
 
+/// Returns true for a proxy that was not removed. It checks signatures of clients' requests, so its map has root's secret keys.
+pub(super) fn checks_requests(asker: &Subject, map: &Topology) -> bool {
+    let record = map.servers.get(&asker.server);
+    let is_there = record.is_some_and(|record| record.state != ServerState::Removed);
+    asker.roles.has(Role::Proxy) && is_there
+}
+
 #[cfg(test)]
 mod tests {
+    use larder_identity::Roles;
     use larder_protocol::manager::state::{GatewayRecord, KeyPair, RegionRecord, Timeline};
     use larder_types::{
-        BootId, BucketId, BucketName, BucketRecord, CorsMethod, CorsRule, CorsRules, Home,
-        HomeScope, HomeState, HomeTerm, RegionId, ServerId, WritePolicy,
+        BootId, BucketId, BucketName, BucketRecord, ClusterId, CorsMethod, CorsRule, CorsRules,
+        Home, HomeScope, HomeState, HomeTerm, RegionId, ServerId, WritePolicy,
     };
 
     use super::*;
@@ -187,7 +324,7 @@ mod tests {
     #[test]
     fn the_clusters_version_is_shown_to_whom_it_means_something() {
         let map = Topology { cluster_version: 17, ..Topology::default() };
-        let shown = Published::new(map.clone());
+        let shown = Published::new(map.clone(), 0);
         let read = |protocol| Topology::decode(&shown.encoded_for(protocol, true));
         assert_eq!(read(PROTOCOL_CLUSTER_VERSION), Ok(map));
         assert_eq!(read(PROTOCOL_CLUSTER_VERSION - 1), Ok(Topology::default()));
@@ -197,11 +334,58 @@ mod tests {
     fn timelines_are_shown_to_whom_they_mean_something() {
         let timelines = vec![Timeline { id: 5, since: MapVersion(3) }];
         let map = Topology { cluster_version: 21, timelines, ..Topology::default() };
-        let shown = Published::new(map.clone());
+        let shown = Published::new(map.clone(), 0);
         let read = |protocol| Topology::decode(&shown.encoded_for(protocol, true));
         assert_eq!(read(PROTOCOL_TIMELINES), Ok(map.clone()));
         let older = Topology { timelines: Vec::new(), ..map };
         assert_eq!(read(PROTOCOL_TIMELINES - 1), Ok(older));
+    }
+
+    fn asker(role: Role) -> Subject {
+        Subject { cluster: ClusterId(1), server: ServerId(9), roles: Roles::of(&[role]) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_on_their_way_are_bounded() {
+        let (publisher, maps) = maps();
+        publisher.publish(Topology { version: MapVersion(1), ..Topology::default() });
+        let page = async || maps.page(None, &asker(Role::Data)).await;
+        let mut pages = Vec::new();
+        for _ in 0..MAP_PAGES_MAX {
+            pages.push(page().await.unwrap());
+        }
+        assert_eq!(page().await, None);
+        drop(pages.pop().unwrap().slice(1..));
+        assert_eq!(page().await.as_ref(), pages.last());
+    }
+
+    #[test]
+    fn changes_are_encoded_once_for_all_who_have_the_same_map() {
+        let (publisher, maps) = maps();
+        let map = |version, len| Topology {
+            version: MapVersion(version),
+            regions: vec![7; len],
+            region: Some(RegionRecord { number: RegionId(2), fingerprint: [1; 32] }),
+            gateway: Some(GatewayRecord { server: ServerId(4), boot: BootId(1) }),
+            ..Topology::default()
+        };
+        (1..=3).for_each(|version| publisher.publish(map(version, 10)));
+        let told = |known| {
+            let asker = asker(Role::Data);
+            match maps.since((MapVersion(known), None), &asker, PROTOCOL_MAP_CHANGES) {
+                Later::Changes(changes) => changes,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(2).as_ptr(), told(2).as_ptr());
+        assert_ne!(told(1), told(2));
+        // Changes that are too long, and then a map that is, too.
+        publisher.publish(map(4, MAP_CHANGES_BYTES_MAX));
+        let since =
+            |known| maps.since((MapVersion(known), None), &asker(Role::Data), PROTOCOL_MAP_CHANGES);
+        assert!(matches!((since(3), since(3)), (Later::Whole(_), Later::Whole(_))));
+        publisher.publish(map(5, PAYLOAD_BYTES_MAX));
+        assert!(matches!((since(0), since(0)), (Later::Pages, Later::Pages)));
     }
 
     #[test]
@@ -212,7 +396,7 @@ mod tests {
         };
         let root = RootRecord { generation: 1, current: pair("b"), previous: Some(pair("a")) };
         let map = Topology { cluster_version: 20, root: Some(root.clone()), ..Topology::default() };
-        let shown = Published::new(map.clone());
+        let shown = Published::new(map.clone(), 0);
         let encoded = |protocol, checks| shown.encoded_for(protocol, checks);
         let read = |protocol, checks| Topology::decode(&encoded(protocol, checks)).unwrap();
         assert_eq!(read(PROTOCOL_ROOT_KEYS, true), map);
@@ -233,7 +417,7 @@ mod tests {
         let region = Some(RegionRecord { number: RegionId(2), fingerprint: [1; 32] });
         let gateway = Some(GatewayRecord { server: ServerId(4), boot: BootId(1) });
         let map = Topology { region, gateway, regions: vec![7], ..Topology::default() };
-        let shown = Published::new(map.clone());
+        let shown = Published::new(map.clone(), 0);
         assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_GATEWAYS, true)), Ok(map.clone()));
         let older = Topology { gateway: None, regions: Vec::new(), ..map };
         let encoded = shown.encoded_for(PROTOCOL_GATEWAYS - 1, true);
@@ -243,7 +427,7 @@ mod tests {
     #[test]
     fn a_server_of_an_earlier_release_reads_the_map_of_a_cluster_that_is_paused() {
         let map = Topology { balance_paused_ms: Some(5), ..Topology::default() };
-        let shown = Published::new(map.clone());
+        let shown = Published::new(map.clone(), 0);
         assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_PAUSE, true)), Ok(map));
         let older = shown.encoded_for(PROTOCOL_PAUSE - 1, true);
         assert_eq!((older[0], Topology::decode(&older)), (1, Ok(Topology::default())));
@@ -272,7 +456,7 @@ mod tests {
         let read = |record: &BucketRecord, protocol| {
             let buckets = [(name.clone(), record.clone())].into();
             let map = Topology { buckets, ..Topology::default() };
-            let encoded = Published::new(map).encoded_for(protocol, true);
+            let encoded = Published::new(map, 0).encoded_for(protocol, true);
             Topology::decode(&encoded).unwrap().buckets[&name].clone()
         };
         let told = |protocol| {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod disk;
+mod fetching;
 mod hostile;
 mod inbox;
 mod joining;

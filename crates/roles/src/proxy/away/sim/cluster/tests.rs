@@ -71,7 +71,7 @@ fn whatever_fails_a_cluster_with_real_managers_keeps_what_it_answered_and_comes_
 #[test]
 fn managers_that_are_made_anew_lose_nothing_that_was_answered() {
     // One that loses them, as the drivers are now.
-    let met = whole_clusters_pass(By::Recovered, 2);
+    let met = whole_clusters_pass(By::Recovered, 7);
     assert!(met.managers.recoveries > 0, "managers that are never lost show nothing");
 }
 

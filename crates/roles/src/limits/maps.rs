@@ -1,0 +1,37 @@
+//! The limits of how a server gets the managers' map.
+
+use std::time::Duration;
+
+/// Milliseconds that a manager lets a question for a newer map wait.
+pub const MAP_WAIT_MS: u64 = 1_000;
+/// Milliseconds beyond that after which another manager is asked too. A server must hear of a view that
+/// begins because a machine is gone before its connections to that machine have broken.
+pub const MAP_LATE_MS: u64 = 500;
+/// Milliseconds beyond the wait after which a manager that has not answered is taken for gone: a map may be large.
+pub const MAP_ANSWER_MS: u64 = 6_000;
+/// Milliseconds that a map may take to come once somebody told of it; after that the next manager is asked.
+pub const MAP_TOLD_MS: u64 = 200;
+/// Bytes of records on a page of a map that is longer than a frame may be. The last record may exceed them.
+pub const MAP_PAGE_BYTES: usize = 512 * 1024;
+/// Pages that are in a manager's memory at once, on their way to servers. Who asks for more waits, and is told to come again.
+pub const MAP_PAGES_MAX: usize = 128;
+/// Milliseconds after a page, or a word that none can be had now, after which another manager is asked too.
+pub const MAP_PAGE_LATE_MS: u64 = 3_000;
+/// Time for which the same page is asked for again and again.
+pub const MAP_PAGE_PATIENCE: Duration = Duration::from_secs(60);
+/// Times that a map is fetched anew from a manager that cannot tell any more what changed meanwhile.
+pub const MAP_FETCHES_MAX: usize = 4;
+/// Bytes of changes of the map that are told. For more the whole map is fetched.
+pub const MAP_CHANGES_BYTES_MAX: usize = 1024 * 1024;
+/// Versions of the map of which a manager has the changes since, encoded, to share them among all who ask.
+pub const MAP_CHANGES_SHARED_MAX: usize = 64;
+
+const _: () = assert!(
+    2 * MAP_PAGE_BYTES <= larder_net::limits::PAYLOAD_BYTES_MAX
+        && MAP_CHANGES_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX,
+    "a page of the map fits a frame, and so do its changes"
+);
+const _: () = assert!(
+    MAP_PAGE_LATE_MS > MAP_WAIT_MS && MAP_PAGE_PATIENCE.as_millis() > MAP_ANSWER_MS as u128,
+    "a manager that has pages for others first is not late, and a page that was lost is asked for again"
+);
