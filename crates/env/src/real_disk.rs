@@ -405,8 +405,8 @@ fn open_path(path: &Path, flags: OFlags) -> Result<OwnedFd, DiskError> {
         .map_err(|errno| failure("open", path, errno))
 }
 
-/// Opens a device. To write it is exclusive: a server on a copy of a directory would write over the store of the one that has
-/// the device, as the lock of its directory is another file.
+/// Opens a device; to write, exclusively. The lock of a directory is a file of it, so a server on a copy would take the device
+/// that another server has, and write over its store.
 fn open_device(name: &str, flags: OFlags) -> Result<RealFile, DiskError> {
     let path = PathBuf::from(name);
     let writes = flags.contains(OFlags::RDWR);

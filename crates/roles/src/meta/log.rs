@@ -338,7 +338,7 @@ impl Log {
         let touched = touched.drain(..);
         group.last.extend(touched.map(|pg| (pg, std::mem::take(&mut last[pg.0 as usize]))));
         appender.take_batch(&mut group.batch);
-        // What finds no room here is tried again once the disk was asked for some.
+        // An op for which there is no room is tried again once the disk was asked for some.
         let _no_room_yet = state.place_deferred();
         // Ops that were appended just now, and those that still wait, are for the next turn.
         state.urgent = !state.touched.is_empty() || !state.deferred.is_empty();
