@@ -43,6 +43,8 @@ pub(super) struct BucketIds {
     making: tokio::sync::Mutex<()>,
     /// Former ids of buckets that were deleted and made again, and until when entries may be told under them.
     former: Mutex<BTreeMap<BucketId, Instant>>,
+    /// Buckets that are not here any more, and since when that is so.
+    gone: Mutex<BTreeMap<BucketId, Instant>>,
     /// Regions that told of a bucket too early: they are asked for their buckets again.
     missed: Mutex<BTreeSet<RegionId>>,
 }
@@ -116,6 +118,27 @@ impl BucketIds {
         let (mut former, now) = (self.former.lock(), Instant::now());
         former.retain(|_, until| *until > now);
         former.keys().copied().collect()
+    }
+
+    /// Forgets the ids of buckets that have been gone for a while. Entries may still be wanted under them.
+    pub(super) fn forget_gone(&self, buckets: &Buckets) {
+        let (now, lately) = (Instant::now(), Duration::from_millis(REGION_DELETED_MS));
+        let mut gone = self.gone.lock();
+        gone.retain(|id, _| !buckets.all().contains_key(id));
+        for known in self.known.read().values() {
+            let ids = known.there.keys().filter(|id| !buckets.all().contains_key(id));
+            ids.for_each(|id| _ = gone.entry(*id).or_insert(now));
+        }
+        let long = gone.extract_if(.., |_, since| now.duration_since(*since) >= lately);
+        let long: BTreeSet<BucketId> = long.map(|(id, _)| id).collect();
+        if long.is_empty() {
+            return;
+        }
+        for known in self.known.write().values_mut() {
+            known.there.retain(|here, _| !long.contains(here));
+            known.here.retain(|_, here| !long.contains(here));
+        }
+        self.former.lock().extend(long.into_iter().map(|id| (id, now + lately)));
     }
 
     /// Takes the regions that are to be asked for their buckets.
@@ -264,6 +287,26 @@ mod tests {
     fn record(id: u64, sharing: Sharing) -> BucketRecord {
         let name = BucketName::new(&format!("bucket-{id}")).unwrap();
         BucketRecord { sharing, ..BucketRecord::new(BucketId(id), name, 0) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ids_of_buckets_that_are_gone_are_forgotten_after_a_while() {
+        let names = BucketIds::default();
+        let is_known = |id: &BucketId| names.of(RegionId(2), &Buckets::default()).contains_key(id);
+        for here in 1..=1_000 {
+            names.learn(RegionId(2), BucketId(2_000 + here), BucketId(here));
+        }
+        let left = Buckets::of(vec![record(7, Sharing::All)]);
+        names.forget_gone(&left);
+        assert!(is_known(&BucketId(2_001)), "entries may be told under it");
+        tokio::time::advance(Duration::from_millis(REGION_DELETED_MS)).await;
+        names.forget_gone(&left);
+        let known: Vec<_> = names.of(RegionId(2), &left).into_iter().collect();
+        assert_eq!(known, [(BucketId(2_007), BucketId(7))]);
+        assert_eq!(names.former().len(), 999, "nothing more of them is wanted");
+        tokio::time::advance(Duration::from_millis(REGION_DELETED_MS)).await;
+        names.forget_gone(&left);
+        assert_eq!((names.former().len(), names.gone.lock().len()), (0, 0));
     }
 
     #[test]

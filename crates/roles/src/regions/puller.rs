@@ -175,6 +175,7 @@ impl<R: RegionReach> Puller<R> {
             self.shown_ms = now_ms;
             let buckets = self.shared.shown.buckets();
             self.forget_wants_of(buckets.local());
+            self.shared.names.forget_gone(&buckets);
             if let Some(pull) = &self.pull {
                 let _within = self.shared.runtime.enter();
                 self.shared.partials.forget(|name| pull.has_heard_of(name));

@@ -87,8 +87,12 @@ impl Pull {
     /// Goes back to what was passed over, if it is time. No ids are asked for meanwhile: an answer would be taken for one from
     /// there on.
     pub(super) fn go_back(&mut self, now_ms: u64, region: RegionId) {
-        let is_early = self.peers[&region].back_ms.is_some_and(|back_ms| back_ms > now_ms);
-        if is_early || !self.may_go_back(region) {
+        let is_time = match self.peers[&region].back_ms {
+            // However many claims are stuck: what waits for its bucket is not.
+            Some(back_ms) => back_ms <= now_ms,
+            None => self.may_go_back(region),
+        };
+        if !is_time {
             return;
         }
         let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
