@@ -7,6 +7,7 @@
 //! # Invariants
 //!
 //! 1. Of an object that another region is known to have no client hears that it is not there.
+//! 2. A bucket of which many absent keys are read leaves the others their turn.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,7 +25,6 @@ use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::region::{Entry, Name, Slot};
 use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionId};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::Shared;
@@ -32,6 +32,7 @@ use super::changes;
 use super::deletions;
 use super::in_flight::InFlightGuard;
 use super::lists;
+use super::places::Places;
 use super::remote;
 use super::taking;
 use crate::limits::{
@@ -44,7 +45,7 @@ use crate::wire::{RemotePart, RemoteVersion};
 /// See the module's head.
 pub(super) struct Misses<R: RegionReach> {
     shared: Arc<Shared<R>>,
-    places: Semaphore,
+    places: Arc<Places>,
     absent: Mutex<Absent>,
 }
 
@@ -73,7 +74,7 @@ impl Absent {
 
 impl<R: RegionReach> Misses<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
-        let places = Semaphore::new(REGION_MISSES_MAX);
+        let places = Places::new(REGION_MISSES_MAX);
         Self { shared, places, absent: Mutex::default() }
     }
 
@@ -113,7 +114,7 @@ impl<R: RegionReach> Misses<R> {
             return Ok(Looked::Nowhere);
         }
         let patience = Duration::from_millis(REGION_MISS_MS);
-        let Ok(Ok(_place)) = timeout(patience, self.places.acquire()).await else {
+        let Ok(_place) = timeout(patience, self.places.take(bucket)).await else {
             return Err(ObjectError::SlowDown);
         };
         let counters = self.shared.watch.counters();

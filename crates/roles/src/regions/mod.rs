@@ -26,6 +26,7 @@
 //! | `positions.rs` | tells this store's primaries how far the others are |
 //! | `holding.rs` | reads what the machine looks up |
 //! | `misses.rs` | asks for keys that clients read and are not here |
+//! | `places.rs` | gives buckets places for that by turns |
 //! | `settings.rs` | takes up settings of buckets that a command asked for |
 //! | `lists.rs` | lists the keys of all regions |
 //! | `tombstones.rs` | frees tombstones that all regions have passed |
@@ -58,6 +59,7 @@ mod lists;
 mod misses;
 mod names;
 mod parts;
+mod places;
 mod positions;
 mod puller;
 mod remote;
