@@ -13,6 +13,8 @@ pub const REGION_LEFT_COUNTED_MAX: u64 = 1_000;
 /// Ops of a placement group that its journal keeps even if all regions have them: a region may note a little later what
 /// it has reported as durable.
 pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 12;
+/// Ops of a placement group after which a token that no outcome is behind moves over them.
+pub const REGION_QUIET_OPS: u64 = 1 << 10;
 /// Milliseconds after which the gateway sends the managers the list of regions again, if they did not take it.
 pub const REGION_KEEP_LIST_MS: u64 = 1_000;
 /// Milliseconds between two looks for news, while all that shows is no news to the asking region.
@@ -168,6 +170,10 @@ pub const REGION_TICK_MS: u64 = 50;
 const _: () = assert!(
     4 * REGION_WAITS_MAX <= larder_net::limits::REQUESTS_MAX,
     "changes that wait leave calls to a primary to others"
+);
+const _: () = assert!(
+    REGION_QUIET_OPS < REGION_JOURNAL_OPS_MIN,
+    "a region that lacks nothing is not behind what a journal keeps"
 );
 const _: () = assert!(
     2 * REGION_JOURNAL_OPS_MIN <= larder_protocol::limits::REGION_JOURNAL_OPS_MAX,

@@ -17,6 +17,7 @@
 //! 1. Rows leave a server of a cluster only if the PG's lease holds after they were read.
 //! 2. An answer has the outcomes behind a token only if the journal had forgotten none of them once they were read.
 //! 3. One answer is bounded in outcomes, in bytes, and in its wait for news. Requests that wait are bounded in number.
+//! 4. A token behind which no outcome is does not stay far behind the log: ops that tell nothing would have the journal forget it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -42,7 +43,7 @@ use super::index::index_error;
 use crate::blocking;
 use crate::limits::{
     JOURNAL_BYTES_MAX, JOURNAL_SETTLE_MS, JOURNAL_WAITS_MAX, JOURNALS_MAX, MAP_LAG_MAX,
-    REGION_LEFT_COUNTED_MAX, REGION_NEWS_MS,
+    REGION_LEFT_COUNTED_MAX, REGION_NEWS_MS, REGION_QUIET_OPS,
 };
 use crate::ticket::{Settled, Ticket};
 use crate::wire::{JournalNow, JournalShown, MetaReply, MetaService};
@@ -108,6 +109,8 @@ impl Meta {
         // Only an op makes a journal forget.
         let forgotten = if seen.applied == applied { seen.forgotten } else { self.forgotten(pg)? };
         let nothing = |last| Batch { ids: Vec::new(), token, last, left: (0, 0) };
+        let is_far = applied.0.saturating_sub(token.through.0) >= REGION_QUIET_OPS;
+        let ahead = if is_far { Token { through: applied } } else { token };
         let map = self.index.map_version();
         let shown = |told| Ok(JournalShown { applied, forgotten, map, told });
         let void = |why| Err(Void { why, resume: Token { through: applied } });
@@ -123,7 +126,7 @@ impl Meta {
             return shown(void(Why::Overrun));
         }
         if seen.applied == applied && seen.last <= token.through {
-            return shown(Ok(nothing(seen.last)));
+            return shown(Ok(Batch { token: ahead, ..nothing(seen.last) }));
         }
         let (mut batch, mut counted, mut bytes) = (nothing(token.through), 0, 0);
         // A request for no ids only asks if there are any.
@@ -164,6 +167,9 @@ impl Meta {
             return shown(void(Why::Overrun));
         }
         if is_all && batch.left.0 == 0 {
+            if batch.ids.is_empty() {
+                batch.token = ahead;
+            }
             let seen = Seen { applied, last: batch.last, forgotten };
             *self.journals.seen[pg.0 as usize].lock() = seen;
         }

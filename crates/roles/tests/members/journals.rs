@@ -5,7 +5,7 @@ use larder_protocol::manager::state::RegionRecord;
 use larder_protocol::region::journal::Why;
 use larder_protocol::region::{KeyRows, Token, Told};
 use larder_protocol::{Answer, Call, Refusal};
-use larder_roles::limits::{JOURNALS_MAX, KEPT_KEYS_MAX};
+use larder_roles::limits::{JOURNALS_MAX, KEPT_KEYS_MAX, REGION_QUIET_OPS};
 use larder_roles::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaMessage, MetaReply};
 use larder_types::codec::decode;
 use larder_types::{
@@ -127,6 +127,36 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
         cluster.ask(to, journals(&cluster, View(later.0 - 1), token, (false, 0))).await.unwrap();
     let now: Vec<(PgId, JournalNow)> = decode("journals", &over.1).unwrap();
     assert_eq!(now, [(PG, JournalNow::NotNow)], "that view is over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_moves_over_many_ops_that_tell_nothing() {
+    let cluster = Cluster::start(1).await;
+    become_region(&cluster);
+    put_inline(&cluster, 1, "a").await;
+    let token = shown(&cluster, 0, (true, 0)).await.applied.0;
+    let note_many = async |numbers: std::ops::Range<u64>| {
+        let floor = numbers.start;
+        let of = |number| Request { floor, ..request(number) };
+        let noted = numbers.map(|number| cluster.call(PG, note(of(number))));
+        for answer in futures::future::join_all(noted).await {
+            assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
+        }
+    };
+    note_many(2..10).await;
+    let now = shown(&cluster, token, (true, 0)).await;
+    assert_eq!(told(&now), (vec![], token), "not for each of them");
+    for first in (10..10 + REGION_QUIET_OPS).step_by(32) {
+        note_many(first..first + 32).await;
+    }
+    for _ in 0..2 {
+        let now = shown(&cluster, token, (true, 0)).await;
+        assert!(now.applied.0 >= token + REGION_QUIET_OPS);
+        assert_eq!(told(&now), (vec![], now.applied.0));
+    }
+    put_inline(&cluster, 2_000, "b").await;
+    let now = shown(&cluster, token, (true, 0)).await;
+    assert_eq!(told(&now).0, ["b"], "it passes over none that tells something");
 }
 
 /// As one that leads anew, whose index has not caught up with what the primary before has told.
