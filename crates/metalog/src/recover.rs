@@ -47,6 +47,14 @@ pub struct Recovery {
     pub unreadable_pages: u64,
 }
 
+impl Recovery {
+    /// Returns true if the disk lost bytes of the log that no record needs, and that were written anew: it is failing.
+    #[must_use]
+    pub fn mended(&self) -> bool {
+        self.bad_headers + self.unreadable_pages > 0
+    }
+}
+
 /// The contents of a log, read without changing it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanReport {

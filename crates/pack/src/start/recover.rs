@@ -95,6 +95,13 @@ pub(crate) async fn recover(
         blobs = spool.waiting(),
         "the log was read; blobs that wait go up"
     );
+    if recovery.mended() {
+        tracing::warn!(
+            bad_headers = recovery.bad_headers,
+            unreadable_pages = recovery.unreadable_pages,
+            "the log's disk lost what the log can do without, and it was written anew: watch the disk"
+        );
+    }
     let log = PackLog::new(appender, writer, worker, at.seq);
     Ok(Start { index, log, spool, at, backups })
 }

@@ -277,7 +277,7 @@ pub(super) fn recover(
         created = recovery.created,
         "log recovered"
     );
-    if recovery.bad_headers + recovery.unreadable_pages > 0 {
+    if recovery.mended() {
         tracing::warn!(
             bad_headers = recovery.bad_headers,
             unreadable_pages = recovery.unreadable_pages,

@@ -179,7 +179,7 @@ async fn a_map_that_is_lost_is_not_replaced_by_a_new_one() {
             assert!(refused.contains(&expected), "{refused}");
             assert!(!map.exists());
         }
-        let refused = inspect(&config(&dir), true).err().expect("it says the same").to_string();
+        let refused = inspect(&config(&dir), true).expect_err("it says the same").to_string();
         assert!(refused.contains(&expected), "{refused}");
     }
     for gone in ["log", "kv"] {

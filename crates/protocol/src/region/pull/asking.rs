@@ -13,6 +13,9 @@ use crate::limits::{
     REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS,
 };
 
+/// A region's answer about each group.
+type Told = Vec<(PgId, Result<Batch, Void>)>;
+
 impl Pull {
     pub(super) fn expire(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
         let late = self.requests.iter().filter(|(_, it)| it.until_ms <= now_ms);
@@ -36,7 +39,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        (pgs, unnamed): (Vec<(PgId, Result<Batch, Void>)>, &BTreeMap<PgId, Skipped>),
+        (pgs, unnamed): (Told, &BTreeMap<PgId, Skipped>),
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {

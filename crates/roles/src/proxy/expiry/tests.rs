@@ -33,6 +33,10 @@ async fn a_clock_that_steps_ahead_aborts_no_upload() {
     let proxy = store.proxy();
     proxy.create_bucket(&BucketName::new("uploads").unwrap(), None).await.unwrap();
     begun(proxy, "one").await;
+    while proxy.newest_upload_ms().await.unwrap() == 0 {
+        // The index does not show it yet.
+        tokio::task::yield_now().await;
+    }
     let begin = now();
     let mut searches = Searches::new(AGE_MS, begin);
     // For one search, and back.
