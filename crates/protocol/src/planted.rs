@@ -100,9 +100,6 @@ pub enum Planted {
     /// Pieces are coalesced of which a repeat may still ask where they began.
     #[cfg(feature = "planted-bugs")]
     CoalescedTooSoon,
-    /// Freed blocks do not rest before they are given again.
-    #[cfg(feature = "planted-bugs")]
-    NoRest,
 }
 
 macro_rules! asks {
@@ -154,5 +151,4 @@ asks! {
     takes_clocks_ahead => ClocksAheadTaken,
     takes_what_is_beaten => BeatenTaken,
     coalesces_too_soon => CoalescedTooSoon,
-    rests_nothing => NoRest,
 }

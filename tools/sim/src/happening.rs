@@ -194,16 +194,6 @@ pub(crate) struct Located {
     pub(crate) pieces: Vec<Piece>,
     /// The name of the rows of its pieces, if it was appended to.
     pub(crate) appended: Option<PiecesId>,
-    /// Blocks that are freed from now on rest, if they do.
-    pub(crate) resting: Option<RestingIn>,
-}
-
-/// The circumstances in which freed blocks rest: while these are the same, none are given again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RestingIn {
-    pub(crate) view: View,
-    /// Blocks that were given up in this view, as space was short.
-    pub(crate) given_up: u64,
 }
 
 #[derive(Debug, Clone)]

@@ -94,7 +94,6 @@ impl Port<'_> {
             size: version.metax.size,
             pieces,
             appended,
-            resting: None,
         })
     }
 

@@ -34,7 +34,7 @@ use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, Session
 use crate::agreed::Shared;
 use crate::clock::MS;
 use crate::fate::Fate;
-use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn, RestingIn};
+use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn};
 use crate::index::Port;
 use crate::log::Log;
 use crate::managers::Managers;
@@ -109,8 +109,6 @@ pub(crate) struct Node {
     pub(crate) run: BootId,
     /// Milliseconds by which its clock is ahead.
     pub(crate) skew_ms: i64,
-    /// Freed blocks rest in this run.
-    rests: bool,
     life: Option<Life>,
 }
 
@@ -124,7 +122,6 @@ impl Node {
             kv: Arc::new(SimKv::new()),
             run: BootId(0),
             skew_ms: 0,
-            rests: false,
             life: None,
         }
     }
@@ -372,20 +369,10 @@ impl Node {
             }
             self.look_up(pg, view, wanted, answer)
         };
-        let heard = heard.map(|heard| self.note_rest(pg, heard));
         match heard {
             Ok(heard) => hear(self.id, caller, heard, net),
             Err(error) => net.find(Finding::Contradiction(format!("pg {pg}: {error}"))),
         }
-    }
-
-    /// Notes with a version that was found whether blocks that are freed from now on rest.
-    fn note_rest(&mut self, pg: PgId, mut heard: Heard) -> Heard {
-        if let (Heard::Located(Some(located)), true) = (&mut heard, self.rests) {
-            let pg = &self.member(pg).pg;
-            located.resting = Some(RestingIn { view: pg.view(), given_up: pg.gauges().unrested });
-        }
-        heard
     }
 
     fn look_up(

@@ -143,7 +143,6 @@ bugs! {
     "primary-is-right" => protocol: larder_protocol::Planted::PrimaryIsRight,
     "odd-one-follows" => protocol: larder_protocol::Planted::OddOneFollows,
     "moved-unchecked" => protocol: larder_protocol::Planted::MovedUnchecked,
-    "no-rest" => protocol: larder_protocol::Planted::NoRest,
     "moved-reused-at-once" => protocol: larder_protocol::Planted::MovedReusedAtOnce,
     "read-of-no-holder" => driver: Driver::ReadsNonHolders,
     "data-asked-once" => driver: Driver::AsksDataOnce,

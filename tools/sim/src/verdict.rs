@@ -12,8 +12,6 @@ pub enum Finding {
     WrongBytes(String),
     /// An object that the index names cannot be read although nothing damaged its copies.
     LostData(String),
-    /// A read broke off though nothing was damaged and freed blocks rested.
-    CutRead(String),
     /// A data server does not keep what it answered.
     BrokenPromise(String),
     /// A server answered reads alone though another led already.
@@ -38,7 +36,6 @@ impl fmt::Display for Finding {
             Finding::History(text) => ("the history is not linearizable", text),
             Finding::WrongBytes(text) => ("wrong bytes were given out", text),
             Finding::LostData(text) => ("data was lost", text),
-            Finding::CutRead(text) => ("a read was cut", text),
             Finding::BrokenPromise(text) => ("a data server broke its promise", text),
             Finding::TwoLead(text) => ("two servers answer reads alone", text),
             Finding::Contradiction(text) => ("the store contradicts itself", text),

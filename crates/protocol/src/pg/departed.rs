@@ -119,7 +119,7 @@ impl Pg {
 
     /// The time that freed blocks rest.
     pub(super) fn rest_ms(&self) -> u64 {
-        if self.planted.rests_nothing() { 0 } else { self.departed.rest_ms }
+        self.departed.rest_ms
     }
 
     /// A row of an object is about to be looked up by a read: what goes of it from now on can still be read.

@@ -71,9 +71,9 @@ impl Node {
         }
         // Objects here are small: so are steps, and each run of a server has others.
         let step_rows = (self.run.0 % STEP_ROWS) as u32 + 1;
-        // Runs whose freed blocks rest find other faults than those that give them again soon.
-        self.rests = (self.run.0 / STEP_ROWS).is_multiple_of(RESTS_ONE_IN);
-        let rest_ms = if self.rests { FREED_REST_MS } else { 0 };
+        // Where freed blocks are given again soon, other faults are found than where they rest.
+        let rests = (self.run.0 / STEP_ROWS).is_multiple_of(RESTS_ONE_IN);
+        let rest_ms = if rests { FREED_REST_MS } else { 0 };
         let coalesces = self.setup.coalesces;
         let members = pgs
             .into_iter()

@@ -9,7 +9,7 @@ use larder_volume::verify_range;
 use super::{PATIENCE_US, REPEAT_US};
 use crate::content::{digest_of, tags_number, values_in};
 use crate::desk::{Desk, Line};
-use crate::happening::{Ask, Heard, Located, Piece, RestingIn};
+use crate::happening::{Ask, Heard, Located, Piece};
 use crate::history::Shown;
 use crate::index::BUCKET;
 use crate::verdict::Finding;
@@ -26,25 +26,15 @@ enum Read {
     Bad(Box<Chunk>),
 }
 
-/// A read that broke off, and the circumstances in which it began.
-struct Cut {
-    chunk: Box<Chunk>,
-    resting: RestingIn,
-}
-
 impl Desk {
     /// The object that the key shows, and the values that were read; `None` if there was no answer.
     pub(crate) async fn get(&self, key: &ObjectKey) -> Option<(Option<Shown>, Vec<u64>)> {
         let pg = self.pg_of(key);
         let mut bad_before = None;
-        let mut cut: Option<Cut> = None;
         for _ in 0..ROUNDS {
             let asked = self.exchange(pg, Ask::Locate(BUCKET, key.clone())).await?;
             let Heard::Located(found) = asked else { return None };
             let Some(located) = found else { return Some((None, Vec::new())) };
-            if let Some(cut) = cut.take() {
-                self.check_cut(key, &cut, located.resting);
-            }
             let shown = shown(&located);
             match self.read(&located).await {
                 Read::Whole(pieces) => {
@@ -61,24 +51,10 @@ impl Desk {
                     return Some((Some(shown), Vec::new()));
                 }
                 // The extents may belong to another object by now, or it lies elsewhere: the primary knows.
-                Read::Bad(chunk) => {
-                    bad_before = Some(chunk.grant);
-                    cut = located.resting.map(|resting| Cut { chunk, resting });
-                }
+                Read::Bad(chunk) => bad_before = Some(chunk.grant),
             }
         }
         None
-    }
-
-    /// A read broke off though what was freed rested meanwhile: its bytes must have been damaged, or no grant of this chunk
-    /// was ever written where this proxy looks.
-    fn check_cut(&self, key: &ObjectKey, cut: &Cut, now: Option<RestingIn>) {
-        let Cut { chunk, resting } = cut;
-        let is_well = |replica: usize| !self.may_be_bad(chunk, replica);
-        if now == Some(*resting) && chunk.holders.iter().all(is_well) {
-            let text = format!("{key:?}: {:?} {:?}", chunk.grant, chunk.extents);
-            self.find(Finding::CutRead(text));
-        }
     }
 
     /// The bytes of a version piece by piece, if all are to be had now.
