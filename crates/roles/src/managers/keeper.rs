@@ -22,6 +22,7 @@ use larder_protocol::limits::TIMELINES_VERSION;
 use larder_protocol::manager::state::{MapMark, MapVersion, RootRecord, Topology};
 use larder_types::ServerId;
 use parking_lot::Mutex;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::kept::{BadMap, KeptMap};
@@ -206,7 +207,16 @@ impl MapKeeper {
                 Err(error) => Err(error),
             }
         });
-        written.await.map_err(|ended| ended.to_string())?.map_err(|error| error.to_string())
+        outcome(written).await
+    }
+}
+
+/// The outcome of a write. One that is cancelled as the process ends has none: the task that waits for it ends, too.
+async fn outcome(written: JoinHandle<Result<(), DiskError>>) -> Result<(), String> {
+    match written.await {
+        Ok(written) => written.map_err(|error| error.to_string()),
+        Err(ended) if ended.is_cancelled() => pending().await,
+        Err(ended) => Err(ended.to_string()),
     }
 }
 

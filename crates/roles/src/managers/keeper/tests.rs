@@ -1,3 +1,4 @@
+use futures::FutureExt;
 use larder_env::SimDisk;
 use larder_protocol::manager::state::{
     ClusterId, KeyPair, MapVersion, RootRecord, Settings, Timeline,
@@ -120,4 +121,17 @@ async fn a_map_that_the_disk_does_not_take_is_kept_when_it_does() {
     assert_eq!(keeper.accept(&map(5)), Ok(false), "and counts all the same");
     disk.set_capacity(1 << 30);
     keep(&keeper, map(7)).await.unwrap();
+}
+
+/// The end of a process cancels the write: that is no fault of the disk's, and is not logged as one.
+#[tokio::test]
+async fn a_write_that_the_end_of_the_process_cancels_has_no_outcome() {
+    let cancelled = tokio::spawn(pending());
+    cancelled.abort();
+    while !cancelled.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(outcome(cancelled).now_or_never(), None);
+    let written = tokio::spawn(async { Ok(()) });
+    assert_eq!(outcome(written).await, Ok(()));
 }
