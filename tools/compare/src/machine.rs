@@ -1,11 +1,24 @@
-//! The machine that a comparison ran on, as far as the system tells.
+//! The machine that a comparison ran on, as far as the system tells, and the folder on it that is measured.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::error::CompareError;
 use crate::results::Machine;
 use larder_bench::sign::amz_date;
+
+/// The folder in which each server gets a folder of its own: it is made if it is not there.
+///
+/// # Errors
+/// [`CompareError::File`] if the system does not let it be made.
+pub(crate) fn scratch(asked: Option<&Path>) -> Result<PathBuf, CompareError> {
+    let path = asked.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    match fs::create_dir_all(&path) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(CompareError::File { path, source }),
+    }
+}
 
 /// The machine, and the file system of `scratch`.
 pub(crate) fn machine(scratch: &Path) -> Machine {
@@ -56,6 +69,16 @@ mod tests {
         let text = "processor\t: 0\nmodel name\t: A CPU: fast\nmodel name\t: B\n";
         assert_eq!(field(text, "model name").as_deref(), Some("A CPU: fast"));
         assert_eq!(field(text, "flags"), None);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (asked, file) = (dir.path().join("a/b"), dir.path().join("file"));
+        assert_eq!(scratch(Some(&asked)).unwrap(), asked);
+        assert!(asked.is_dir());
+        fs::write(&file, "").unwrap();
+        assert!(scratch(Some(&file)).is_err(), "a file is no folder");
     }
 
     #[test]

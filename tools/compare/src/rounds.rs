@@ -44,7 +44,7 @@ pub(crate) fn run(asked: &SystemsArgs) -> Result<Results, CompareError> {
     if args.quick {
         (args.rounds, args.duration) = (1, QUICK_DURATION);
     }
-    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = machine::scratch(args.scratch.as_deref())?;
     let works = works::chosen(&args.works, args.trace.is_some())?;
     let kinds = if args.cluster { &CLUSTERS[..] } else { &systems::KINDS[..] };
     let (systems, absent) = systems::find(kinds, &args)?;

@@ -8,6 +8,7 @@ use super::cases::{ABLATED, ALONE, DELAYS, Delays, SIZES, TOGETHER, Variant, Wor
 use crate::args::OrderedArgs;
 use crate::devcluster::{NODES, Starter};
 use crate::error::CompareError;
+use crate::machine;
 use crate::measured::{About, Measured};
 use crate::ports::{Ports, Sections};
 use crate::rounds::shuffled;
@@ -102,7 +103,7 @@ pub(super) fn run(args: &OrderedArgs) -> Result<Results, CompareError> {
         let reason = "this program writes in parallel alone: build one that does not with `cargo xtask ablation ordered`";
         return Err(CompareError::usage("ordered", reason));
     }
-    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = machine::scratch(args.scratch.as_deref())?;
     let about = About::begin("ordered", args.rounds, args.duration, &scratch);
     let starter = Starter::new()?;
     let plan = Plan { args, scratch: &scratch, starter };

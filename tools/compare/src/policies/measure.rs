@@ -10,6 +10,7 @@ use super::cases::{CONNECTIONS, Disks, OBJECTS, RATE, SIZE, WORSE_NODE};
 use crate::args::PoliciesArgs;
 use crate::devcluster::{NODES, Starter};
 use crate::error::CompareError;
+use crate::machine;
 use crate::measured::{About, Measured};
 use crate::rounds::shuffled;
 use crate::works::{BUCKET, TIMEOUT};
@@ -49,7 +50,7 @@ impl Results {
 
 pub(super) fn run(args: &PoliciesArgs) -> Result<Results, CompareError> {
     let policies = chosen(&args.policies)?;
-    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = machine::scratch(args.scratch.as_deref())?;
     let about = About::begin("policies", args.rounds, args.duration, &scratch);
     let starter = Starter::new()?;
     let mut results = Results { about, rows: Vec::new() };
