@@ -52,7 +52,7 @@ fn table(rows: &[Row], lost: usize, text: &mut String) {
     let servers = if lost == 1 { "One server" } else { "Two servers" };
     let _ = writeln!(text, "### {servers} of {} lost\n", setup.servers);
     text.push_str(
-        "| | GB lost | first copy after, s | all restored, minutes from the first copy | MB/s | chunks with a single copy | all of these have two, s from the first copy | less urgent copies begun before them |\n\
+        "| | GB lost | first copy after, s | all restored, minutes from then | MB/s | chunks with a single copy | these have two, s from then | less urgent copies before |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     if setup.servers == 227 {

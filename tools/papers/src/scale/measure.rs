@@ -1,4 +1,4 @@
-//! What is counted and timed.
+//! Counts and times of a large cluster's managers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ fn timed<T>(of: impl FnOnce() -> T) -> (T, Duration) {
     (made, began.elapsed())
 }
 
-/// What goes through the managers' log for a volume that is moved or made anew, and for a view.
+/// Commands in the managers' log for a volume that is moved or made anew, and for a view.
 fn commands(map: &Topology) -> Vec<(&'static str, usize)> {
     let (lv, pg) = (LvId(map.lvs.len() as u32 - 1), PgId(map.pgs.len() as u32 - 1));
     let (server, disk) = (ServerId(map.next.server.0 - 1), DiskId(map.next.disk.0 - 1));

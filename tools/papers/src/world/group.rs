@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The machine is the protocol's own. Its other members are left out: it is the only member of each of its views, and
-//!    whoever leads it goes on with it.
+//! 1. The machine is the protocol's own. Its other members are left out: it is the only member of each of its views. A
+//!    server that leads it next goes on with it.
 //! 2. The index has the rows of chunks in the volumes that lose copies, and of no others: those would be passed over.
 
 use std::cell::RefCell;

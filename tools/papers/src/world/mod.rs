@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The machines are those that ship: the managers' policy and map, the groups, the order of copies, the budget of
-//! background work. Modelled are the quorum, which agrees on everything after a sync, the members of a group beside its
-//! primary, and the loop of a meta server that walks over its index (`meta/rebuild.rs` of the roles).
+//! background work. Three things are models. The quorum agrees on everything after a sync. A group has no members but
+//! its primary. A meta server walks over its index in a loop of its own (`meta/rebuild.rs` of the roles is the real one).
 //!
 //! # Invariants
 //!
