@@ -364,8 +364,8 @@ pub const BUSY_TRIES_MAX: u32 = 6;
 /// Times that a call is made anew because a primary has another record of its bucket than the proxy.
 pub const STALE_TRIES_MAX: u32 = 6;
 /// Milliseconds for which a server is silent on its own way before the leading manager tells it by way of
-/// another too. Two beats of a meta server, whose lease outlasts that by one.
-pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
+/// another too. Two beats of a meta server, whose lease outlasts that by one; the first may have been taken a look late.
+pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS - 2 * MANAGER_TICK_MS;
 /// Times that a put is begun because its data was not written on every replica. With their pauses they last
 /// longer than it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
@@ -558,8 +558,9 @@ const _: () = assert!(
     "a proxy's puts are resolved before its session is closed"
 );
 const _: () = assert!(
-    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_GRANTED_MS,
-    "the renewal after that is answered in time"
+    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_GRANTED_MS
+        && WAY_SILENT_MS + MANAGER_TICK_MS < 2 * SERVER_BEAT_MS,
+    "the renewal after that is answered in time, and the beat after a lost one by the way that it came"
 );
 const _: () = assert!(
     (UNHEARD_TICKS_MAX as u64 - IDLE_TICKS) * TICK_MS > SILENT_MS,

@@ -10,6 +10,8 @@ pub const PROTOCOL_BEATS: u8 = 27;
 pub const BESIDE_MAX: usize = 8;
 /// Groups of a server in a cluster that are ticked for one look at the clock, which takes as long as the tick of an idle one.
 pub const TICKS_PER_LOOK: u32 = 16;
+/// Milliseconds after which a server of a process, of which nothing is known since, is not spoken for any more.
+pub const SPOKEN_FOR_MS_MAX: u64 = 2 * PRESENCE_BEAT_MS;
 /// Milliseconds between two looks of an idle data server at its free space.
 pub const ROOM_LOOK_MS: u64 = 3 * TICK_MS;
 /// Milliseconds by which a manager's look at what is due may come early, if it is awake for another reason.
@@ -21,8 +23,8 @@ const _: () = assert!(
     "beats are for managers of a version that is spoken"
 );
 const _: () = assert!(
-    2 * SERVER_BEAT_MS + MANAGER_TICK_MS + HEARTBEAT_MS < LEASE_GRANTED_MS,
-    "a beat waits for a look of the leader and a question to the quorum, and the one before it may be lost"
+    2 * SERVER_BEAT_MS + 2 * MANAGER_TICK_MS + HEARTBEAT_MS < LEASE_GRANTED_MS,
+    "a beat waits for a look of the leader and another that asks the quorum, and the one before it may be lost"
 );
 const _: () = assert!(
     SERVER_BEAT_MS <= PRESENCE_BEAT_MS,

@@ -71,6 +71,8 @@ struct Known {
     leader: Mutex<Option<ServerId>>,
     /// Messages said so far.
     said: AtomicUsize,
+    /// Beats that were sent. All managers are to hear them in turn, whatever is said beside them.
+    beats: AtomicUsize,
     /// The last time that a manager told a later map, or that there is none.
     heard: Mutex<Instant>,
 }
@@ -112,6 +114,7 @@ impl ManagersClient {
             told: watch::Sender::new(MapVersion(0)),
             leader: Mutex::new(None),
             said: AtomicUsize::new(0),
+            beats: AtomicUsize::new(0),
             heard: Mutex::new(Instant::now()),
         });
         let following = tokio::spawn(follow(known.clone()));
@@ -243,7 +246,8 @@ impl Managers for ManagersClient {
     /// has lost its power keeps its connections for seconds, in which this server would be taken for
     /// silent.
     fn say(&self, message: ServerMessage) {
-        self.tell(&ManagerMessageIn::Server(message));
+        let turn = self.known.said.fetch_add(1, Ordering::Relaxed);
+        self.tell(&ManagerMessageIn::Server(message), turn);
     }
 
     fn beat(&self, beat: Beat) {
@@ -252,8 +256,11 @@ impl Managers for ManagersClient {
             let Beat { boot, sent_ms, led, .. } = beat;
             return self.say(ServerMessage::Renew { boot, sent_ms, led });
         }
-        beat.beside = self.colocated.as_ref().map(|it| it.speak()).unwrap_or_default();
-        self.tell(&ManagerMessageIn::Beat(beat));
+        // Managers that do not grant its leases may not hear it.
+        let colocated = self.colocated.as_ref().filter(|_| beat.heard_by.is_some());
+        beat.beside = colocated.map(|it| it.speak()).unwrap_or_default();
+        let turn = self.known.beats.fetch_add(1, Ordering::Relaxed);
+        self.tell(&ManagerMessageIn::Beat(beat), turn);
     }
 
     fn colocated(&self) -> Option<Arc<Colocated>> {
@@ -266,24 +273,20 @@ impl Managers for ManagersClient {
 }
 
 impl ManagersClient {
-    fn tell(&self, message: &ManagerMessageIn) {
+    /// Tells the manager that leads as far as is known, and others by turns.
+    fn tell(&self, message: &ManagerMessageIn, turn: usize) {
         let map = self.map();
         let mut others = self.known.contacts.all(&map);
-        let turn = self.known.said.fetch_add(1, Ordering::Relaxed);
         let leader = self.known.leader.lock().filter(|leader| others.contains(leader));
         others.retain(|other| Some(*other) != leader);
         let turn = turn % others.len().max(1);
         others.rotate_left(turn);
-        let mut sent = 0;
-        for manager in leader.into_iter().chain(others) {
-            match self.known.contacts.send(&map, manager, message, &Bytes::new()) {
-                Ok(()) => sent += 1,
-                Err(error) => tracing::debug!(%manager, %error, "a manager was not told"),
-            }
-            if sent == SAID_TO_MANAGERS {
-                return;
-            }
-        }
+        let told = |manager: &ServerId| {
+            let sent = self.known.contacts.send(&map, *manager, message, &Bytes::new());
+            sent.inspect_err(|error| tracing::debug!(%manager, %error, "a manager was not told"))
+                .is_ok()
+        };
+        leader.into_iter().chain(others).filter(told).take(SAID_TO_MANAGERS).for_each(drop);
     }
 }
 

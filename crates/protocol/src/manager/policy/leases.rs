@@ -79,8 +79,14 @@ impl Leases {
         !self.question.as_ref().is_some_and(is_late)
     }
 
+    /// The renewal that comes next is asked about at once, with all that wait.
+    pub(super) fn do_not_wait(&mut self) {
+        self.is_urgent = true;
+    }
+
     /// Returns true if a renewal for this lease may wait for the next question that is due: the lease lasts until the renewal
-    /// after that is granted. One of a new view has none yet, and one of which a renewal was lost runs out.
+    /// after that is granted. One of a new view has none yet, and one of which a renewal was lost runs out. That a grant was lost
+    /// the server has to say: it is counted here like one that came.
     fn may_wait(&self, (pg, view): (PgId, View), now_ms: u64) -> bool {
         let until_ms = self.until_ms.get(&pg).filter(|(of, _)| *of == view).map_or(0, |it| it.1);
         until_ms >= now_ms + LEASE_DRIFT_MS + SERVER_BEAT_MS + HEARTBEAT_MS

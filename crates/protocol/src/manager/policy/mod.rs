@@ -77,6 +77,8 @@ pub enum PolicyEvent {
     From(ServerId, ServerMessage),
     /// A server said something to this manager, which does not lead.
     Overheard(ServerId),
+    /// The next renewal is of a server that was not granted the one before: it does not wait for a question that is due.
+    NotGranted,
     /// This run of a server spoke with this manager in this version of the protocol, the newest that both know.
     Spoke(ServerId, BootId, u8),
     /// The result of a proposal; `None` if that is not known or it was not taken.
@@ -302,6 +304,7 @@ impl Policy {
             PolicyEvent::Tick => turn.tick(),
             // It leads since: what the server says comes by way of others too.
             PolicyEvent::Overheard(_) => {}
+            PolicyEvent::NotGranted => turn.leading.leases.do_not_wait(),
             PolicyEvent::Elected { .. } | PolicyEvent::Deposed => unreachable!("handled above"),
         }
     }

@@ -317,6 +317,9 @@ impl<A> Member<A> {
             return Ok(());
         }
         self.server_spoke(from, boot, version);
+        if heard_by.is_none() {
+            self.consider(PolicyEvent::NotGranted);
+        }
         self.hear(from, ServerMessage::Renew { boot, sent_ms, led }, None)?;
         for (server, boot) in beside {
             self.server_spoke(server, boot, version);

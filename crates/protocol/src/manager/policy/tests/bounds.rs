@@ -139,6 +139,12 @@ fn a_renewal_waits_for_the_next_question_unless_its_lease_runs_out_or_is_of_a_ne
     let ticket = question(&world.effects(PolicyEvent::Tick)).expect("it is due");
     let told = world.effects(PolicyEvent::Confirmed(ticket));
     assert_eq!(told.iter().filter(leases).count(), 1);
+    // The grant was lost on its way, as the server says.
+    world.now_ms += 1;
+    assert_eq!(world.effects(PolicyEvent::NotGranted), []);
+    let ticket = question(&world.effects(renew(sent_ms + 3, &led))).expect("it does not wait");
+    let told = world.effects(PolicyEvent::Confirmed(ticket));
+    assert_eq!(told.iter().filter(leases).count(), 1);
 }
 
 #[test]

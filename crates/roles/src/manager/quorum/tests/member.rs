@@ -279,7 +279,7 @@ fn a_beat_that_the_leader_hears_itself_is_not_handed_on() {
     let started = ServerMessage::Started(BootId(9), vec!["m1:1".to_owned()], Vec::new());
     leader.hear(other, started, None).unwrap();
     leader.write().unwrap();
-    let log = QuorumDisk::open(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
+    let log = QuorumDisk::make(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
     let mut learner: Member<u32> = Member::restore(other, log, 2, 0).unwrap();
     let mut now_ms = 10 * ELECTION_MS_MIN;
     while learner.map().servers.len() < 5 {
