@@ -151,6 +151,8 @@ impl Pg {
         };
         if self.reaper.found == Found::Nothing {
             self.reaper.since_ms = None;
+            // What they waited for is all that there is.
+            self.feed_starved(index, out)?;
         }
         Ok(())
     }

@@ -47,12 +47,14 @@ impl Pg {
             Err(NoSpace::DiskFull) => {
                 self.note_short();
                 self.raise_floors(true, out);
-                let regains = self.space.as_ref().is_some_and(VolumeGroup::regains);
-                if regains || self.reaper.has_garbage() {
+                if self.space.as_ref().is_some_and(VolumeGroup::regains) {
                     return Err(Step::Starve);
                 }
                 if let Some((lv, extents, holders)) = self.allocate_on_most(len, enough, out) {
                     return Ok(chunk(lv, extents, holders));
+                }
+                if self.reaper.has_garbage() {
+                    return Err(Step::Starve);
                 }
                 if self.pool_empty_ms.is_some_and(|since| self.now_ms < since + POOL_EMPTY_MS) {
                     return Err(Step::Refuse(self.no_space()));

@@ -543,7 +543,8 @@ impl Pg {
             self.begin_resolution(op, out);
         }
         self.resolve_older_views(out);
-        self.raise_floors(false, out);
+        // Calls that wait for space are not to wait for more of it to be freed.
+        self.raise_floors(!self.starved.is_empty(), out);
         Ok(())
     }
 }
