@@ -33,7 +33,7 @@ use crate::session::{self, SessionSecret};
 use crate::subject::{Role, Roles, Subject};
 use crate::tls::ENROLMENT;
 use crate::token::{JoinToken, TokenId, TokenRecord};
-use crate::verifier::{Judge, Judged};
+use crate::verifier::{CertificatePolicy, PolicyVerifier};
 
 /// The register of servers that may join and stay: kept by the managers.
 pub trait Admission: Send + Sync + 'static {
@@ -74,12 +74,12 @@ impl Enrolment {
     /// [`Refusal`].
     pub fn decide(
         &self,
-        asked: &Asked,
+        asked: &EnrolmentRequest,
         session: &SessionSecret,
         known: Option<Subject>,
     ) -> Result<(ServerId, Roles, PublicKey), Refusal> {
         match asked {
-            Asked::Join { token, key, proof } => {
+            EnrolmentRequest::Join { token, key, proof } => {
                 let record = self.admission.token(*token)?;
                 if !record.proves(session, key, proof) {
                     return Err(Refusal::Token);
@@ -89,7 +89,7 @@ impl Enrolment {
                 }
                 Ok((record.server(), record.roles(), *key))
             }
-            Asked::Renew { key } => {
+            EnrolmentRequest::Renew { key } => {
                 let subject = known.ok_or(Refusal::NotRenewed)?;
                 self.admission.renews(&subject)?;
                 Ok((subject.server, subject.roles, *key))
@@ -102,19 +102,19 @@ impl Enrolment {
         &self,
         (server, roles, key): (ServerId, Roles, PublicKey),
         address: SocketAddr,
-    ) -> Told {
+    ) -> EnrolmentReply {
         let Some(authority) = self.authority.get() else {
             tracing::warn!(%address, %server, "this manager has not the authority's key yet, and signs nothing");
-            return Told::Refused(Refusal::NotNow);
+            return EnrolmentReply::Refused(Refusal::NotNow);
         };
         match authority.sign(server, roles, &key, Validity::for_the_next(self.life)) {
             Ok(certificate) => {
                 tracing::info!(%address, %server, %roles, "a server was given a certificate");
-                Told::Signed { certificate: certificate.to_vec() }
+                EnrolmentReply::Signed { certificate: certificate.to_vec() }
             }
             Err(error) => {
                 tracing::error!(%address, %server, %error, "a certificate could not be signed");
-                Told::Refused(Refusal::NotNow)
+                EnrolmentReply::Refused(Refusal::NotNow)
             }
         }
     }
@@ -122,7 +122,7 @@ impl Enrolment {
 
 /// A request for a certificate; grows by variants at its end.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Asked {
+pub enum EnrolmentRequest {
     /// A certificate for a server that a token names.
     Join {
         /// The token.
@@ -141,7 +141,7 @@ pub enum Asked {
 
 /// The answer to a request for a certificate; grows by variants at its end.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Told {
+pub enum EnrolmentReply {
     /// The certificate.
     Signed {
         /// As DER.
@@ -167,7 +167,7 @@ pub fn joining(token: &JoinToken) -> Result<Arc<ClientConfig>, TlsError> {
     let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Judged::by(Pinned { token: token.clone() }))
+        .with_custom_certificate_verifier(PolicyVerifier::by(Pinned { token: token.clone() }))
         .with_no_client_auth();
     Ok(session::client(config, ENROLMENT))
 }
@@ -187,7 +187,7 @@ struct Pinned {
     token: JoinToken,
 }
 
-impl Judge for Pinned {
+impl CertificatePolicy for Pinned {
     fn judge(
         &self,
         certificate: &CertificateDer<'_>,

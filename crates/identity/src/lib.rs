@@ -13,16 +13,16 @@
 //! | `tls.rs` | an identity as TLS uses it |
 //! | `proof.rs`, `text.rs` | proofs with a shared secret, and secrets as lines of text |
 //! | `token.rs`, `enrolment.rs` | how a server becomes a member, and stays one |
-//! | `secret.rs`, `knocking.rs` | what machines share before they are a cluster |
+//! | `secret.rs`, `discovery.rs` | what machines share before they are a cluster |
 
 mod authority;
 mod certificate;
 pub mod ciphers;
+pub mod discovery;
 pub mod enrolment;
 mod error;
 mod key;
 pub mod key_file;
-pub mod knocking;
 pub mod limits;
 pub mod proof;
 mod secret;

@@ -28,9 +28,9 @@ impl fmt::Debug for PeerSecret {
 #[derive(Debug, Clone, Copy)]
 pub enum Prover {
     /// The one that asks.
-    Knocker,
+    DiscoveryRequester,
     /// The one that answers.
-    Doorkeeper,
+    DiscoveryResponder,
 }
 
 impl PeerSecret {
@@ -65,8 +65,8 @@ impl PeerSecret {
 
 fn proved<'a>(by: Prover, session: &'a SessionSecret, said: &'a [u8]) -> [&'a [u8]; 3] {
     let label: &[u8] = match by {
-        Prover::Knocker => b"larder knock 1",
-        Prover::Doorkeeper => b"larder admit 1",
+        Prover::DiscoveryRequester => b"larder knock 1",
+        Prover::DiscoveryResponder => b"larder admit 1",
     };
     [label, session, said]
 }
@@ -135,12 +135,24 @@ mod tests {
     #[test]
     fn a_proof_holds_for_its_session_side_and_words_alone() {
         let (secret, session) = (PeerSecret::draw().unwrap(), [1; 32]);
-        let proof = secret.prove(Prover::Knocker, &session, b"said");
-        assert!(secret.verifies(Prover::Knocker, &session, b"said", &proof));
-        assert!(!secret.verifies(Prover::Knocker, &[2; 32], b"said", &proof), "replayed");
-        assert!(!secret.verifies(Prover::Doorkeeper, &session, b"said", &proof), "reflected");
-        assert!(!secret.verifies(Prover::Knocker, &session, b"else", &proof), "other words");
+        let proof = secret.prove(Prover::DiscoveryRequester, &session, b"said");
+        assert!(secret.verifies(Prover::DiscoveryRequester, &session, b"said", &proof));
+        assert!(
+            !secret.verifies(Prover::DiscoveryRequester, &[2; 32], b"said", &proof),
+            "replayed"
+        );
+        assert!(
+            !secret.verifies(Prover::DiscoveryResponder, &session, b"said", &proof),
+            "reflected"
+        );
+        assert!(
+            !secret.verifies(Prover::DiscoveryRequester, &session, b"else", &proof),
+            "other words"
+        );
         let other = PeerSecret::draw().unwrap();
-        assert!(!other.verifies(Prover::Knocker, &session, b"said", &proof), "another secret");
+        assert!(
+            !other.verifies(Prover::DiscoveryRequester, &session, b"said", &proof),
+            "another secret"
+        );
     }
 }

@@ -18,7 +18,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error as TlsError, Signat
 use crate::ciphers::provider;
 
 /// Decides about the certificate that the other end shows.
-pub trait Judge: Debug + Send + Sync + 'static {
+pub trait CertificatePolicy: Debug + Send + Sync + 'static {
     /// Accepts a certificate, shown with these others, or refuses it.
     ///
     /// # Errors
@@ -33,12 +33,12 @@ pub trait Judge: Debug + Send + Sync + 'static {
 
 /// A verifier for either end, which demands a certificate and accepts those that the judge accepts.
 #[derive(Debug)]
-pub struct Judged<J> {
+pub struct PolicyVerifier<J> {
     judge: J,
     provider: CryptoProvider,
 }
 
-impl<J: Judge> Judged<J> {
+impl<J: CertificatePolicy> PolicyVerifier<J> {
     /// A verifier with this judge.
     #[must_use]
     pub fn by(judge: J) -> Arc<Self> {
@@ -64,7 +64,7 @@ fn not_spoken() -> Result<HandshakeSignatureValid, TlsError> {
     Err(TlsError::General("TLS 1.2 is not spoken".into()))
 }
 
-impl<J: Judge> ServerCertVerifier for Judged<J> {
+impl<J: CertificatePolicy> ServerCertVerifier for PolicyVerifier<J> {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -99,7 +99,7 @@ impl<J: Judge> ServerCertVerifier for Judged<J> {
     }
 }
 
-impl<J: Judge> ClientCertVerifier for Judged<J> {
+impl<J: CertificatePolicy> ClientCertVerifier for PolicyVerifier<J> {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_s3::Ended;
-use larder_types::Seldom;
+use larder_s3::FinishedRequest;
+use larder_types::LogLimiter;
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use follow::{Setting, follow, ignore_hangups};
@@ -111,7 +111,7 @@ impl AccessLog {
     }
 
     /// Notes a request of a client. One that another server has handed on is in that one's log.
-    pub(crate) fn note(&self, ended: &Ended<'_>) {
+    pub(crate) fn note(&self, ended: &FinishedRequest<'_>) {
         if self.is_on.load(Ordering::Relaxed)
             && let Some(client) = ended.client()
         {
@@ -183,14 +183,14 @@ impl AccessLog {
 /// Says in the server's log that lines are lost, once in a while.
 struct Losses {
     begun: Instant,
-    lines: Seldom,
+    lines: LogLimiter,
     /// Lost lines that were reported.
     told: u64,
 }
 
 impl Losses {
     fn new() -> Self {
-        Self { begun: Instant::now(), lines: Seldom::default(), told: 0 }
+        Self { begun: Instant::now(), lines: LogLimiter::default(), told: 0 }
     }
 
     fn tell(&mut self, dropped: u64, out: Option<&Out>, error: Option<io::Error>) {

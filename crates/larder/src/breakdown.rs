@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use larder_roles::breakdown::{
-    CLIENT_TABLE, CountNow, CountsNow, DISK_TABLE, META_TABLE, OpSize, Sum,
+    CLIENT_TABLE, CountStatus, CountsStatus, DISK_TABLE, META_TABLE, OpSize, Sum,
 };
 use larder_roles::limits::FOREIGN_COUNTS_MAX;
 use larder_roles::meta::MetaRequests;
@@ -38,7 +38,7 @@ pub(crate) struct Breakdown {
     is_latest: bool,
     pub(crate) servers: Vec<Server>,
     /// Sums over those that are counted; none is 0.
-    counts: Vec<CountNow>,
+    counts: Vec<CountStatus>,
 }
 
 /// A server whose counts are wanted.
@@ -72,25 +72,25 @@ pub(crate) enum Missing {
 }
 
 /// The answer of a server.
-pub(crate) struct Told {
+pub(crate) struct ServerCounts {
     pub(crate) name: String,
     pub(crate) role: &'static str,
-    pub(crate) counts: Result<CountsNow, Missing>,
+    pub(crate) counts: Result<CountsStatus, Missing>,
 }
 
 impl Breakdown {
     /// Adds up what servers told.
-    pub(crate) fn of(is_latest: bool, told: Vec<Told>) -> Self {
+    pub(crate) fn of(is_latest: bool, told: Vec<ServerCounts>) -> Self {
         let mut servers = Vec::new();
         let mut sums: BTreeMap<[String; 3], Sum> = BTreeMap::new();
         let (mut kinds, mut sizes) = (Foreign::default(), Foreign::default());
-        for Told { name, role, counts } in told {
+        for ServerCounts { name, role, counts } in told {
             let (age_s, missing) = (counts.as_ref().ok().map(|it| it.age_s), counts.as_ref().err());
             let missing = missing.copied();
             servers.push(Server { name, role, is_counted: missing.is_none(), age_s, missing });
             let counts = counts.map(|it| it.counts).unwrap_or_default();
             for count in counts.into_iter().filter(|count| may_tell(role, &count.table)) {
-                let CountNow { table, kind, size, ops, bytes, waited_us, served_us } = count;
+                let CountStatus { table, kind, size, ops, bytes, waited_us, served_us } = count;
                 let is_known = is_kind(&table, &kind);
                 let kind = kinds.named(&table, kind, is_known);
                 let is_size = size.is_empty() || OpSize::all().any(|it| it.name() == size);
@@ -101,7 +101,7 @@ impl Breakdown {
         }
         let counts = sums.into_iter().map(|([table, kind, size], sum)| {
             let Sum { ops, bytes, waited_us, served_us } = sum;
-            CountNow { table, kind, size, ops, bytes, waited_us, served_us }
+            CountStatus { table, kind, size, ops, bytes, waited_us, served_us }
         });
         Self { is_latest, servers, counts: counts.collect() }
     }
@@ -243,7 +243,7 @@ struct Grid<'a> {
 }
 
 impl<'a> Grid<'a> {
-    fn of(counts: &'a [CountNow], table: &str, kinds: &[&'a str]) -> Self {
+    fn of(counts: &'a [CountStatus], table: &str, kinds: &[&'a str]) -> Self {
         let mut grid = Self {
             kinds: kinds.to_vec(),
             sizes: OpSize::all().map(OpSize::name).collect(),
@@ -259,7 +259,7 @@ impl<'a> Grid<'a> {
             }
         }
         grid.cells = vec![vec![Sum::default(); grid.sizes.len()]; grid.kinds.len()];
-        for CountNow { kind, size, ops, bytes, waited_us, served_us, .. } in of_table() {
+        for CountStatus { kind, size, ops, bytes, waited_us, served_us, .. } in of_table() {
             let kind = grid.kinds.iter().position(|known| known == kind);
             let size = grid.sizes.iter().position(|known| known == size);
             if let (Some(kind), Some(size)) = (kind, size) {
@@ -311,8 +311,8 @@ fn longest(names: &[&str], least: usize) -> usize {
 }
 
 /// Writes the requests of each kind, the most frequent first.
-fn requests(out: &mut impl Write, counts: &[CountNow]) -> std::io::Result<()> {
-    let mut kinds: Vec<&CountNow> =
+fn requests(out: &mut impl Write, counts: &[CountStatus]) -> std::io::Result<()> {
+    let mut kinds: Vec<&CountStatus> =
         counts.iter().filter(|count| count.table == META_TABLE).collect();
     kinds.sort_by(|one, other| (other.ops, &one.kind).cmp(&(one.ops, &other.kind)));
     let percent = percentages(&kinds.iter().map(|count| count.ops).collect::<Vec<u64>>());
@@ -325,7 +325,7 @@ fn requests(out: &mut impl Write, counts: &[CountNow]) -> std::io::Result<()> {
     };
     row("", ["%", "requests", "ms each"])?;
     for (count, percent) in kinds.into_iter().zip(&percent) {
-        let CountNow { kind, ops, served_us, .. } = count;
+        let CountStatus { kind, ops, served_us, .. } = count;
         row(kind, [percent, &ops.to_string(), &each(*served_us, *ops)])?;
     }
     row("all", ["", &all.to_string(), ""])
@@ -362,9 +362,9 @@ fn tenths(values: &[u64]) -> Option<Vec<u64>> {
 mod tests {
     use super::*;
 
-    fn count([table, kind, size]: [&str; 3], ops: u64, bytes: u64) -> CountNow {
+    fn count([table, kind, size]: [&str; 3], ops: u64, bytes: u64) -> CountStatus {
         let [table, kind, size] = [table, kind, size].map(str::to_owned);
-        CountNow { table, kind, size, ops, bytes, waited_us: 0, served_us: 0 }
+        CountStatus { table, kind, size, ops, bytes, waited_us: 0, served_us: 0 }
     }
 
     fn shown(all: &Breakdown) -> String {
@@ -394,12 +394,16 @@ mod tests {
         }
     }
 
-    fn told(name: &str, role: &'static str, counts: Vec<CountNow>) -> Told {
-        Told { name: name.to_owned(), role, counts: Ok(CountsNow { age_s: 200, counts }) }
+    fn told(name: &str, role: &'static str, counts: Vec<CountStatus>) -> ServerCounts {
+        ServerCounts {
+            name: name.to_owned(),
+            role,
+            counts: Ok(CountsStatus { age_s: 200, counts }),
+        }
     }
 
-    fn missing(name: &str, role: &'static str, why: Missing) -> Told {
-        Told { name: name.to_owned(), role, counts: Err(why) }
+    fn missing(name: &str, role: &'static str, why: Missing) -> ServerCounts {
+        ServerCounts { name: name.to_owned(), role, counts: Err(why) }
     }
 
     #[test]
@@ -477,7 +481,7 @@ mod tests {
     #[test]
     fn names_that_a_server_makes_up_share_a_place_beyond_some() {
         let made_up = |at: usize| count(["client", &format!("k{at}"), &format!("s{at}")], 1, 2);
-        let counts: Vec<CountNow> = (0..1000).map(made_up).collect();
+        let counts: Vec<CountStatus> = (0..1000).map(made_up).collect();
         let known = count(["client", "read", "0"], 1, 0);
         let all = Breakdown::of(true, vec![told("a", "proxy", [counts, vec![known]].concat())]);
         assert_eq!(all.counts.len(), FOREIGN_COUNTS_MAX + 2);
@@ -505,7 +509,7 @@ mod tests {
     #[test]
     fn requests_are_told_by_kind_with_the_time_of_those_that_have_one() {
         let of = |kind| ["meta", kind, ""];
-        let put = CountNow { served_us: 6000, ..count(of("put"), 4, 0) };
+        let put = CountStatus { served_us: 6000, ..count(of("put"), 4, 0) };
         let counts = vec![count(of("list"), 1, 0), put, count(of("look_up"), 7, 0)];
         let text = shown(&Breakdown::of(true, vec![told("a", "meta", counts)]));
         let rows = "look_up               58.4           7           -\n\

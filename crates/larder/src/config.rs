@@ -39,9 +39,9 @@ pub(crate) struct Config {
     /// MiB a second that background work may take while no clients queue.
     pub(crate) background_mib_per_s: u64,
     /// Within which time every copy is verified.
-    pub(crate) scrub_within: Within,
+    pub(crate) scrub_within: Period,
     /// Time after which an upload in parts that nobody ended is aborted.
-    pub(crate) upload_life: Within,
+    pub(crate) upload_life: Period,
     /// Policy by which a proxy of the cluster chooses a replica to read.
     pub(crate) read_policy: Policy,
     /// File of the access log.
@@ -82,8 +82,8 @@ impl TryFrom<String> for Life {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        match Within::try_from(text) {
-            Ok(Within(Some(life))) => Ok(Self(life)),
+        match Period::try_from(text) {
+            Ok(Period(Some(life))) => Ok(Self(life)),
             _ => Err("use a time from 4s to 366d, such as 90d or 12h"),
         }
     }
@@ -92,12 +92,12 @@ impl TryFrom<String> for Life {
 /// A time within which something is done over and over, or after which something ends: `14d`, `12h`, `30s`; or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Within(Option<Duration>);
+pub(crate) struct Period(Option<Duration>);
 
 /// Seconds of the shortest and of the longest.
 const WITHIN_SECONDS: RangeInclusive<u64> = 4..=366 * 86_400;
 
-impl Within {
+impl Period {
     /// The default of every scrub: it finds a disk that goes bad while the other copies are good.
     pub(crate) const TWO_WEEKS: Self = Self(Some(Duration::from_secs(14 * 86_400)));
     /// The life of an upload that nobody ends, if nothing else is set: longer than a client goes on with one.
@@ -109,7 +109,7 @@ impl Within {
     }
 }
 
-impl TryFrom<String> for Within {
+impl TryFrom<String> for Period {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -172,7 +172,7 @@ pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
 }
 
 /// The settings of background work.
-pub(crate) fn background(mib_per_s: u64, scrub_within: Within) -> BackgroundConfig {
+pub(crate) fn background(mib_per_s: u64, scrub_within: Period) -> BackgroundConfig {
     BackgroundConfig { bytes_per_s: mib_per_s * 1024 * 1024, scrub_period: scrub_within.0 }
 }
 
@@ -263,8 +263,8 @@ impl Default for Config {
             pg_count: None,
             log_segment_mib: 64,
             background_mib_per_s: BACKGROUND_MIB_PER_S,
-            scrub_within: Within::TWO_WEEKS,
-            upload_life: Within::A_WEEK,
+            scrub_within: Period::TWO_WEEKS,
+            upload_life: Period::A_WEEK,
             read_policy: Policy::default(),
             access_log: Setting::default(),
             stop_notice: Notice::default(),
@@ -376,10 +376,10 @@ mod tests {
     #[test]
     fn times_have_a_unit() {
         let within = |text: &str| parse(&format!("scrub_within = {text:?}")).unwrap().scrub_within;
-        assert_eq!(within("14d"), Within::TWO_WEEKS);
-        assert_eq!(within("336h"), Within::TWO_WEEKS);
-        assert_eq!(within("4s"), Within(Some(Duration::from_secs(4))));
-        assert_eq!(within("off"), Within(None));
+        assert_eq!(within("14d"), Period::TWO_WEEKS);
+        assert_eq!(within("336h"), Period::TWO_WEEKS);
+        assert_eq!(within("4s"), Period(Some(Duration::from_secs(4))));
+        assert_eq!(within("off"), Period(None));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use larder_s3::{Credentials, OptionsError};
 use serde::{Deserialize, Serialize};
 
-use crate::{exit, private};
+use crate::{exit, private_file};
 
 /// File in the store's directory.
 pub(crate) const FILE: &str = "credentials.toml";
@@ -202,7 +202,7 @@ fn read_or_draw(path: &Path) -> Result<Root, CredentialsError> {
         return Err(fail(std::io::ErrorKind::NotFound.into()));
     }
     let drawn = drawn();
-    private::write(path, format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
+    private_file::write(path, format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
     Ok(Root { keys: drawn, previous: None, from_file: true, unseen: true, drawn: true })
 }
 
@@ -238,7 +238,7 @@ pub(crate) fn write(
     root: &Credentials,
     previous: Option<&Credentials>,
 ) -> std::io::Result<()> {
-    private::write(path, text(root, previous))
+    private_file::write(path, text(root, previous))
 }
 
 /// A new pair.
@@ -281,7 +281,7 @@ fn read_whole(path: &Path) -> Result<Root, CredentialsError> {
 /// Notes that these were shown, unless the file has changed since.
 fn mark_seen(path: &Path, root: &Credentials) -> std::io::Result<()> {
     match fs::read_to_string(path)?.strip_prefix(UNSEEN) {
-        Some(rest) if rest == text(root, None) => private::write(path, rest),
+        Some(rest) if rest == text(root, None) => private_file::write(path, rest),
         _ => Ok(()),
     }
 }
@@ -432,7 +432,7 @@ mod tests {
     fn a_broken_file_is_refused_without_quoting_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        private::write(&path, "secret_key = \"hush").unwrap();
+        private_file::write(&path, "secret_key = \"hush").unwrap();
         let error = load_file(&path).err().unwrap().to_string();
         assert!(error.contains(FILE) && !error.contains("hush"), "{error}");
     }

@@ -8,7 +8,7 @@ use larder_roles::inspect::{Report, inspect, inspect_role};
 use larder_roles::store::DATA_FILE;
 
 use crate::args::InspectArgs;
-use crate::cluster::beside;
+use crate::cluster::admin_client;
 use crate::config::{Config, ConfigError, LogFormat, store_config};
 use crate::kind::{self, Kind, RECORD};
 use crate::{exit, logging};
@@ -53,7 +53,7 @@ fn store(args: &InspectArgs) -> Result<Inspected, ConfigError> {
 }
 
 fn role(args: &InspectArgs) -> Result<Inspected, ConfigError> {
-    let config = args.config.as_deref().map(beside::config).transpose()?;
+    let config = args.config.as_deref().map(admin_client::config).transpose()?;
     logging::start(config.as_ref().map_or(LogFormat::Text, |config| config.log_format));
     let data = config.map_or_else(|| DATA_FILE.to_owned(), |config| config.data);
     Ok(inspect_role(&args.dir, &data))

@@ -9,8 +9,8 @@
 //! 1. A directory never changes its kind, and lies in none that has one.
 //! 2. [`check`] writes nothing; a refusal leaves every byte as it was.
 
-mod held;
-mod place;
+mod locked;
+mod nesting;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -22,8 +22,8 @@ use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use held::{Held, bind, is_held};
-pub(crate) use place::check_backend;
+pub(crate) use locked::{LockedDirectory, bind, is_held};
+pub(crate) use nesting::check_backend;
 
 /// The file that binds a directory.
 pub(crate) const MARKER: &str = "larder-dir.toml";
@@ -165,14 +165,14 @@ pub(crate) fn check(dir: &Path, wanted: Kind) -> Result<(), KindError> {
     if owner != 0 && rustix::process::geteuid().is_root() {
         return Err(KindError::OfUser { dir: dir.display().to_string(), owner });
     }
-    place::outside(dir, Some(wanted))?;
-    if found(dir)?.is_none() { place::around_none(dir) } else { Ok(()) }
+    nesting::outside(dir, Some(wanted))?;
+    if found(dir)?.is_none() { nesting::around_none(dir) } else { Ok(()) }
 }
 
 /// Refuses a directory that has a kind, or lies inside one that has. Changes nothing.
 pub(crate) fn check_unowned(dir: &Path) -> Result<(), KindError> {
     allow(dir, |_| false)?;
-    place::outside(dir, None)
+    nesting::outside(dir, None)
 }
 
 /// Refuses a directory whose kind is known and not allowed. Changes nothing.

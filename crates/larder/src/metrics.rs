@@ -36,8 +36,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use larder_roles::breakdown::ClientOps;
-use larder_roles::renewal::Standing;
-use larder_s3::{ClusterHealth, Ended, ServerHooks};
+use larder_roles::renewal::CertificateExpiry;
+use larder_s3::{ClusterHealth, FinishedRequest, ServerHooks};
 use larder_types::BucketName;
 use parking_lot::RwLock;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -113,7 +113,7 @@ pub(crate) struct Metrics {
     failed: AtomicU64,
     roles: RwLock<Vec<Box<dyn RoleMetrics>>>,
     /// Of each server of the process that has a certificate.
-    standings: RwLock<Vec<Arc<Standing>>>,
+    certificate_expiries: RwLock<Vec<Arc<CertificateExpiry>>>,
     access_log: OnceLock<Arc<AccessLog>>,
     state: OnceLock<Arc<dyn State>>,
     /// The process is about to stop, and says so in `/readyz`.
@@ -197,9 +197,13 @@ impl Metrics {
     }
 
     /// Adds the metrics of another role of the process. No two roles count the same things.
-    pub(crate) fn add(&self, roles: Option<Box<dyn RoleMetrics>>, standing: Option<Arc<Standing>>) {
+    pub(crate) fn add(
+        &self,
+        roles: Option<Box<dyn RoleMetrics>>,
+        certificate_expiry: Option<Arc<CertificateExpiry>>,
+    ) {
         self.roles.write().extend(roles);
-        self.standings.write().extend(standing);
+        self.certificate_expiries.write().extend(certificate_expiry);
     }
 
     /// Has the process be no longer ready, for good.
@@ -260,7 +264,7 @@ impl Metrics {
             ended: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             roles: RwLock::default(),
-            standings: RwLock::default(),
+            certificate_expiries: RwLock::default(),
             access_log: OnceLock::new(),
             state: OnceLock::new(),
             is_leaving: AtomicBool::new(false),
@@ -297,9 +301,10 @@ impl Metrics {
             let help = "Lines of the access log that found no room or could not be written";
             write_counter(&mut own, "access_log_dropped", help, dropped)?;
         }
-        let standings = self.standings.read();
+        let certificate_expiries = self.certificate_expiries.read();
         // The first that ends: each is renewed by itself.
-        if let Some(left) = standings.iter().map(|it| it.seconds_left()).reduce(f64::min) {
+        if let Some(left) = certificate_expiries.iter().map(|it| it.seconds_left()).reduce(f64::min)
+        {
             let help = "Seconds until a certificate of this process ends";
             write_gauge(&mut own, "certificate_expires_seconds", help, left)?;
         }
@@ -359,8 +364,8 @@ impl ServerHooks for Metrics {
         Some((form.content_type(), form.of(self.text().ok()?)))
     }
 
-    fn done(&self, ended: &Ended<'_>) {
-        let Ended { op, status, took, bytes_in, bytes_out, .. } = *ended;
+    fn done(&self, ended: &FinishedRequest<'_>) {
+        let FinishedRequest { op, status, took, bytes_in, bytes_out, .. } = *ended;
         self.requests.get_or_create(&RequestLabels { op, status }).inc();
         self.seconds.get_or_create(&OpLabels { op }).observe(took.as_secs_f64());
         self.bytes_in.inc_by(bytes_in);

@@ -12,7 +12,7 @@ use crate::wall_clock::now_ms;
 
 /// The parts of a document of either kind that the client shows. A cluster has `servers`, a single node has not.
 #[derive(Deserialize)]
-struct Told {
+struct StatusFields {
     space: Value,
     buckets: Value,
     // Of a single node.
@@ -60,7 +60,7 @@ struct Objects {
 
 /// The document that the client reads; `None` if `status` is none of ours.
 pub(crate) fn info(status: &[u8]) -> Option<Bytes> {
-    let told: Told = serde_json::from_slice(status).ok()?;
+    let told: StatusFields = serde_json::from_slice(status).ok()?;
     let document = match &told.servers {
         Some(servers) => of_cluster(&told, servers)?,
         None => of_node(&told)?,
@@ -68,7 +68,7 @@ pub(crate) fn info(status: &[u8]) -> Option<Bytes> {
     serde_json::to_vec(&document).ok().map(Bytes::from)
 }
 
-fn of_node(told: &Told) -> Option<Value> {
+fn of_node(told: &StatusFields) -> Option<Value> {
     let space: Space = Space::deserialize(&told.space).ok()?;
     let named = told.buckets.as_array()?.len() as u64;
     let server = json!({
@@ -83,7 +83,7 @@ fn of_node(told: &Told) -> Option<Value> {
     Some(document(None, vec![server], buckets, (told.objects?, told.object_bytes?)))
 }
 
-fn of_cluster(told: &Told, servers: &[Server]) -> Option<Value> {
+fn of_cluster(told: &StatusFields, servers: &[Server]) -> Option<Value> {
     let Objects { objects, object_bytes } = Objects::deserialize(&told.space).ok()?;
     let version = format!("{VERSION}, protocol {}", told.cluster_version?);
     let there = servers.iter().filter(|server| server.state != "removed");

@@ -8,14 +8,15 @@ use std::process::ExitCode;
 use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::recover::{
-    BadRecovery, Loss, Made, NoSource, NotMade, NotTaken, Recovery, Taken, check, make, read, take,
+    BadRecovery, Loss, MadeRecovery, NoSource, NotMade, RecoveredDirectory, Recovery,
+    RecoveryRefused, check, make, read, take,
 };
 use larder_types::ServerId;
 
 use crate::args::RecoverCommand;
-use crate::kind::{self, Held, Kind, KindError, RECORD};
+use crate::kind::{self, Kind, KindError, LockedDirectory, RECORD};
 use crate::node::{NodeError, servers_of};
-use crate::{exit, private};
+use crate::{exit, private_file};
 
 /// Errors with which nothing is recovered.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +43,7 @@ enum RecoverError {
     #[error(transparent)]
     NotMade(#[from] NotMade),
     #[error(transparent)]
-    NotTaken(#[from] NotTaken),
+    RecoveryRefused(#[from] RecoveryRefused),
 }
 
 impl RecoverError {
@@ -53,15 +54,17 @@ impl RecoverError {
     fn code(&self) -> u8 {
         match self {
             Self::Kind(_) | Self::Node(_) | Self::File { .. } => exit::CANNOT_START,
-            Self::NotTaken(NotTaken::InUse { .. } | NotTaken::Disk(_) | NotTaken::File { .. }) => {
-                exit::CANNOT_START
-            }
+            Self::RecoveryRefused(
+                RecoveryRefused::InUse { .. }
+                | RecoveryRefused::Disk(_)
+                | RecoveryRefused::File { .. },
+            ) => exit::CANNOT_START,
             Self::Map { .. }
             | Self::Recovery { .. }
             | Self::Exists(_)
             | Self::Emptied(_)
             | Self::OfMachine(_) => exit::USAGE,
-            Self::NotMade(_) | Self::NotTaken(_) => exit::FAULTS,
+            Self::NotMade(_) | Self::RecoveryRefused(_) => exit::FAULTS,
         }
     }
 }
@@ -93,14 +96,14 @@ fn make_to(
         maps.push(map.map_err(|source| RecoverError::Map { path, source })?);
     }
     let made = make(&maps, lost, accepts_loss)?;
-    let written = private::write_new(out, made.recovery.encode());
+    let written = private_file::write_new(out, made.recovery.encode());
     if !written.map_err(|source| RecoverError::file(out, source))? {
         return Err(RecoverError::Exists(out.display().to_string()));
     }
     Ok(told(&made, maps.len(), out))
 }
 
-fn told(made: &Made, files: usize, out: &Path) -> Vec<String> {
+fn told(made: &MadeRecovery, files: usize, out: &Path) -> Vec<String> {
     let names = |servers: &[(ServerId, String)]| {
         let names = servers.iter().map(|(id, name)| format!("{name} (server {id})"));
         names.collect::<Vec<_>>().join(", ")
@@ -148,8 +151,8 @@ fn take_into(
     for (dir, server) in servers {
         match check(&recovery, &dir, server) {
             Ok(()) => due.push((dir, server)),
-            Err(left @ (NotTaken::GoneOn { .. } | NotTaken::NoSuchServer { .. })) => {
-                has_gone_on |= matches!(left, NotTaken::GoneOn { .. });
+            Err(left @ (RecoveryRefused::GoneOn { .. } | RecoveryRefused::NoSuchServer { .. })) => {
+                has_gone_on |= matches!(left, RecoveryRefused::GoneOn { .. });
                 lines.push(format!("left as it is: {left}"));
             }
             Err(error) => return Err(error.into()),
@@ -166,7 +169,7 @@ fn take_into(
         return Err(RecoverError::Emptied(emptied.display().to_string()));
     }
     for (dir, server) in due {
-        let Taken { server, name, goes_on, aside } = take(&recovery, &dir, server)?;
+        let RecoveredDirectory { server, name, goes_on, aside } = take(&recovery, &dir, server)?;
         lines.push(match goes_on {
             true => {
                 format!("left as it is: {name} (server {server}) has taken this recovery before")
@@ -180,7 +183,7 @@ fn take_into(
     Ok(lines)
 }
 
-type Servers = (Vec<(PathBuf, Option<ServerId>)>, Option<Held>);
+type Servers = (Vec<(PathBuf, Option<ServerId>)>, Option<LockedDirectory>);
 
 /// The directories of a machine's servers, with the machine held; or the one that was named.
 fn servers(dir: &Path, server: Option<ServerId>) -> Result<Servers, RecoverError> {

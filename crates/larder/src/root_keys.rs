@@ -4,4 +4,4 @@
 pub(crate) mod proxy;
 mod store;
 
-pub(crate) use store::{KeysNow, StoreKeys};
+pub(crate) use store::{KeysStatus, StoreKeys};

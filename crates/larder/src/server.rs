@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_link::{LinkError, Site};
+use larder_link::{LinkError, RegionEndpoint};
 use larder_roles::proxy::{coalesce_pieces, expire_uploads};
 use larder_roles::regions::Regions;
 use larder_roles::{Store, StoreConfig, StoreError};
@@ -20,13 +20,13 @@ use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError, background, check_device, store_config};
 use crate::credentials::{self, Root};
 use crate::kind::{self, Kind, KindError};
-use crate::leaving::Leaving;
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::root_keys::StoreKeys;
 use crate::serving::{
     ServingError, bind, check_face, metrics_listener, serve_until_told, server_of,
 };
+use crate::shutdown_notice::ShutdownNotice;
 use crate::store_status::{Observer, SOCKET, Socket};
 use crate::{announce, exit, logging, node};
 use life::LifeError;
@@ -107,15 +107,16 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     if kind::found(&args.dir)?.is_none() {
         check_device(&config.data)?;
     }
-    let site = Site::open(&args.dir)?;
-    life::check(&args.dir, site.as_deref())?;
-    let region = site.as_ref().map_or(RegionId::OWN, |site| site.number());
+    let region_endpoint = RegionEndpoint::open(&args.dir)?;
+    life::check(&args.dir, region_endpoint.as_deref())?;
+    let region =
+        region_endpoint.as_ref().map_or(RegionId::OWN, |region_endpoint| region_endpoint.number());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(ServingError::System)?;
     let held = kind::bind(&args.dir, Kind::Store)?;
-    let bound = runtime.block_on(Bound::open(&config, site))?;
+    let bound = runtime.block_on(Bound::open(&config, region_endpoint))?;
     let accesses = bound.access_log.clone();
     let store = Store::open(&StoreConfig { region, ..store_config(&args.dir, &config) })?;
     let file = args.dir.join(credentials::FILE);
@@ -140,19 +141,22 @@ struct Bound {
     metrics: Option<TcpListener>,
     access_log: Arc<AccessLog>,
     /// If the store is a region.
-    region: Option<(Arc<Site>, TcpListener)>,
+    region: Option<(Arc<RegionEndpoint>, TcpListener)>,
 }
 
 impl Bound {
-    async fn open(config: &Config, site: Option<Arc<Site>>) -> Result<Self, ServerError> {
+    async fn open(
+        config: &Config,
+        region_endpoint: Option<Arc<RegionEndpoint>>,
+    ) -> Result<Self, ServerError> {
         let s3 = bind("the S3 address", &config.listen, "--listen").await?;
         let metrics = metrics_listener(config.metrics_listen.as_deref()).await?;
         let access_log = access_log::follow(&config.access_log, config.access_log_again())?;
-        let region = match site {
-            Some(site) => {
-                let listen = site.members().borrow().own.listen.clone();
+        let region = match region_endpoint {
+            Some(region_endpoint) => {
+                let listen = region_endpoint.members().borrow().own.listen.clone();
                 let socket = bind("the address for other regions", &listen, REGION_FLAG).await?;
-                Some((site, socket))
+                Some((region_endpoint, socket))
             }
             None => None,
         };
@@ -172,8 +176,8 @@ async fn listen_and_serve(
     let shown = StoreMetrics::new(store);
     // Before anybody can put anything here that it would not tell of.
     let regions = match region {
-        Some((site, socket)) => {
-            let started = Regions::start(site, store.proxy(), socket, dir.to_owned());
+        Some((region_endpoint, socket)) => {
+            let started = Regions::start(region_endpoint, store.proxy(), socket, dir.to_owned());
             let regions = Arc::new(started.map_err(ServingError::System)?);
             shown.show(regions.clone());
             Some(regions)
@@ -210,7 +214,7 @@ async fn listen_and_serve(
     keys.settle();
     tokio::spawn(observer.watch());
     announce::serves(addr, metrics_addr, &root, config.face().region(), dir);
-    let leaving = Leaving::new(config.stop_notice, metrics.clone());
+    let leaving = ShutdownNotice::new(config.stop_notice, metrics.clone());
     let server = server_of(service, metrics);
     let served = serve_until_told(listener, server, (store.meta().fatal(), leaving)).await;
     if let Some(regions) = regions {

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use crate::credentials::{self, CredentialsError};
 use crate::exit;
-use crate::leaving::Leaving;
 use crate::metrics::Metrics;
+use crate::shutdown_notice::ShutdownNotice;
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
@@ -82,7 +82,7 @@ pub(crate) fn server_options(drain_max: Duration) -> ServerOptions {
 pub(crate) async fn serve_until_told(
     listener: TcpListener,
     server: Server<Metrics>,
-    (fatal, leaving): (watch::Receiver<Option<String>>, Leaving),
+    (fatal, leaving): (watch::Receiver<Option<String>>, ShutdownNotice),
 ) -> Result<(), ServingError> {
     let shutdown = told_to_stop(fatal.clone(), leaving)?;
     unless_fatal(server.serve(listener, shutdown), fatal).await
@@ -91,7 +91,7 @@ pub(crate) async fn serve_until_told(
 /// Ends when a signal has come and notice was given, or when the store cannot go on.
 pub(crate) fn told_to_stop(
     mut fatal: watch::Receiver<Option<String>>,
-    leaving: Leaving,
+    leaving: ShutdownNotice,
 ) -> Result<impl Future<Output = ()> + Send, ServingError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServingError::System)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServingError::System)?;

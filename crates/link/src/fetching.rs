@@ -22,7 +22,7 @@ use crate::frame::Unframer;
 use crate::limits::{PACE_BYTES_PER_S, STALL_MAX};
 use crate::message::Fetched;
 use crate::metrics::PeerMetrics;
-use crate::pool::Held;
+use crate::pool::PooledConnection;
 
 /// Entries of another region. After an error nothing more comes.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct FetchStream {
     frames: Unframer,
     /// Of an answer that is compressed.
     decompressor: Option<Decompressor>,
-    held: Option<Held>,
+    held: Option<PooledConnection>,
     /// Time left to wait for bytes: it grows with what comes.
     patience: Duration,
     /// Bytes of entries that came, as they were before they were compressed.
@@ -45,7 +45,7 @@ impl FetchStream {
     pub(crate) fn new(
         names: Vec<(Name, bool)>,
         response: http::Response<Incoming>,
-        held: Held,
+        held: PooledConnection,
         metrics: Arc<PeerMetrics>,
     ) -> Self {
         let (names, frames, held) = (names.into_iter(), Unframer::default(), Some(held));
@@ -119,7 +119,7 @@ impl FetchStream {
     async fn end(&mut self) -> Result<Option<Fetched>, LinkError> {
         while self.held.is_some() && self.frames.is_between() {
             if !self.read().await? {
-                self.held.take().into_iter().for_each(Held::give_back);
+                self.held.take().into_iter().for_each(PooledConnection::give_back);
             }
         }
         match self.frames.is_between() {

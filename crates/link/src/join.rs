@@ -19,13 +19,13 @@ use crate::error::{Later, LinkError};
 use crate::files;
 use crate::limits::CALL_TIME_MAX;
 use crate::link::{read_answer, send};
-use crate::members::{Members, Own};
+use crate::members::{Members, OwnRegion};
 use crate::message::{Join, Joined, Request};
 use crate::name::{Address, RegionName};
 use crate::pool::connect;
 use crate::registry::{load_or_draw_identity, refuse_region, write};
 use crate::token::JoinToken;
-use crate::transport::Way;
+use crate::transport::RegionConnector;
 
 /// Makes the store in a directory a region, with a token of the first one, whose server runs.
 ///
@@ -45,7 +45,7 @@ pub async fn join(
     let fingerprint = identity.fingerprint();
     let address = token.address();
     let asking = async {
-        let way = Way::of(&identity, token.founder())?;
+        let way = RegionConnector::of(&identity, token.founder())?;
         let (mut sender, session) = connect(address, &way).await?;
         let proof = token.prove(&session, &fingerprint);
         let (name, address) = (name.clone(), advertise.clone());
@@ -56,7 +56,7 @@ pub async fn join(
     let answered = timeout(CALL_TIME_MAX, asking).await;
     let (joined, _) = answered.unwrap_or_else(|_elapsed| Err(Later::Late.into()))?;
     let number = joined.number;
-    let own = Own { number, name, listen, advertise, fingerprint, removed: false };
+    let own = OwnRegion { number, name, listen, advertise, fingerprint, removed: false };
     let members = Members::joined(own, &joined.known.regions)?;
     write(dir, &members)?;
     Ok(members)

@@ -1,7 +1,7 @@
 //! The link between two regions: identities, joining, and messages over HTTP and mutual TLS.
 //!
 //! It carries requests and answers of the state machines in `larder-protocol`'s `region`, and decides nothing about
-//! objects. A process has one [`Site`], a [`Link`] to each other region, and a [`Source`] that answers them.
+//! objects. A process has one [`RegionEndpoint`], a [`Link`] to each other region, and a [`Source`] that answers them.
 //!
 //! | file | what |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `link.rs`, `pool.rs`, `fetching.rs` | the asking end |
 //! | `listener.rs`, `requests.rs`, `source.rs`, `slots.rs` | the answering end |
 //! | `write_timeout.rs` | connections that end when a write stalls |
-//! | `site.rs` | all of these, for a server |
+//! | `region_endpoint.rs` | all of these, for a server |
 //! | `status.rs`, `metrics.rs` | status and counters for operators |
 
 mod blocking;
@@ -33,11 +33,11 @@ pub mod message;
 mod metrics;
 mod name;
 mod pool;
+mod region_endpoint;
 mod registry;
 mod requests;
 #[cfg(feature = "simulated")]
 pub mod simulated;
-mod site;
 mod slots;
 mod source;
 mod status;
@@ -53,21 +53,21 @@ pub use identity::Fingerprint;
 pub use join::join;
 pub use link::Link;
 pub use listener::Listener;
-pub use members::{Known, Members, Own, Peer};
+pub use members::{Known, Members, OwnRegion, Peer};
 pub use message::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed,
-    Fetch, FetchAsked, FetchPart, FetchSince, Fetched, Hello, Keys, KeysTold, List, ListAnswer,
+    AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed, Fetch, FetchAsked,
+    FetchPart, FetchSince, Fetched, Hello, IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer,
     PartNamed, RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep, Walk,
     WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};
+pub use region_endpoint::RegionEndpoint;
 pub use registry::{change, found, read};
-pub use site::Site;
 pub use source::{FetchSink, Source};
 pub use status::{HomeStatus, OldestChange, PeerStatus, RegionStatus};
 pub use token::JoinToken;
-pub use transport::Ear;
+pub use transport::ListenSocket;
 pub use waiting::{HomeOrder, Order, Setting, SharingSetting, Waiting, ask, asked, forget};
 
 #[cfg(test)]

@@ -27,14 +27,14 @@ use crate::limits::{
 };
 use crate::members::{Known, Peer};
 use crate::message::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
-    FetchPart, FetchSince, Hello, Keys, KeysTold, List, ListAnswer, PATH, RegionList, Report,
+    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch, FetchPart, FetchSince,
+    Hello, IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, PATH, RegionList, Report,
     Request, TellHomes, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
-use crate::pool::{Held, Pool};
-use crate::transport::{Sender, Way};
+use crate::pool::{Pool, PooledConnection};
+use crate::transport::{RegionConnector, Sender};
 
 /// Asks one other region. Each request but [`Link::change`] may be repeated: none changes objects, and of a bucket that is closed
 /// or deleted twice the mark tells.
@@ -57,7 +57,7 @@ pub struct Link {
 
 impl Link {
     /// Makes the link to a region, over the way to its key.
-    pub(crate) fn to(peer: &Peer, way: Way, metrics: Arc<PeerMetrics>) -> Self {
+    pub(crate) fn to(peer: &Peer, way: RegionConnector, metrics: Arc<PeerMetrics>) -> Self {
         let (number, address) = (peer.number, peer.address.clone());
         let pool = Pool::new(address.clone(), way, metrics.clone());
         let (changes, lists) = (Semaphore::new(CHANGES_MAX), Semaphore::new(KEYS_MAX));
@@ -89,8 +89,8 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
-    pub async fn ask(&self, ask: Ask) -> Result<AskAnswer, LinkError> {
-        self.call(Request::Ask(ask)).await
+    pub async fn ask(&self, ask: IdsQuery) -> Result<IdsReply, LinkError> {
+        self.call(Request::IdsQuery(ask)).await
     }
 
     /// Reports how far this region is.
@@ -164,12 +164,12 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`], by what to do. Of an earlier release it is that the region says what none says.
-    pub async fn keys(&self, keys: Keys) -> Result<KeysTold, LinkError> {
+    pub async fn keys(&self, keys: Keys) -> Result<KeysReply, LinkError> {
         let ask = keys.ask.clone();
         let place = timeout(KEYS_PLACE_TIME_MAX, self.lists.acquire()).await;
         let Ok(Ok(_place)) = place else { return Err(Later::Busy.into()) };
         match self.call(Request::Keys(keys)).await? {
-            KeysTold::Keys(answer) if !answer.answers(&ask) => {
+            KeysReply::Keys(answer) if !answer.answers(&ask) => {
                 Err(LinkError::Unsound("keys that were not asked for".to_owned()))
             }
             told => Ok(told),
@@ -284,7 +284,7 @@ impl Link {
         &self,
         request: &Request,
         once: bool,
-    ) -> Result<(http::Response<Incoming>, Held), LinkError> {
+    ) -> Result<(http::Response<Incoming>, PooledConnection), LinkError> {
         let body = Bytes::from(encode(request));
         let is_fetch =
             matches!(request, Request::Fetch(_) | Request::FetchSince(_) | Request::FetchPart(_));
@@ -303,7 +303,7 @@ impl Link {
 }
 
 /// Returns the connection of a refusal to the pool: the refusal was read as a whole.
-fn return_connection(error: LinkError, held: Held) -> LinkError {
+fn return_connection(error: LinkError, held: PooledConnection) -> LinkError {
     if matches!(error, LinkError::Later(Later::Busy | Later::NotReady) | LinkError::Refused(_)) {
         held.give_back();
     }

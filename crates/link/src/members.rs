@@ -30,7 +30,7 @@ const FOUNDER: RegionId = RegionId(1);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     /// This region.
-    pub own: Own,
+    pub own: OwnRegion,
     /// The others in the order of their numbers, removed ones too.
     pub peers: Vec<Peer>,
     /// Tokens that region 1 has given.
@@ -45,7 +45,7 @@ pub struct Members {
 
 /// This region.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Own {
+pub struct OwnRegion {
     /// Its number.
     pub number: RegionId,
     /// Its name.
@@ -106,20 +106,20 @@ pub(crate) struct Joiner<'a> {
 impl Members {
     /// The list of a new first region.
     #[must_use]
-    pub(crate) fn first(own: Own) -> Self {
+    pub(crate) fn first(own: OwnRegion) -> Self {
         assert_eq!(own.number, FOUNDER, "the first region gives the others their numbers");
         Self::stored_as(own, Vec::new(), Vec::new())
     }
 
     /// The list of a region that has just joined.
-    pub(crate) fn joined(own: Own, known: &[Known]) -> Result<Self, LinkError> {
+    pub(crate) fn joined(own: OwnRegion, known: &[Known]) -> Result<Self, LinkError> {
         let mut members = Self::stored_as(own, Vec::new(), Vec::new());
         members.merge(known)?;
         Ok(members)
     }
 
     /// The list as files of the first release have it.
-    pub(crate) fn stored_as(own: Own, peers: Vec<Peer>, tokens: Vec<TokenRecord>) -> Self {
+    pub(crate) fn stored_as(own: OwnRegion, peers: Vec<Peer>, tokens: Vec<TokenRecord>) -> Self {
         Self { own, peers, tokens, rates: BTreeMap::new(), compressed: BTreeSet::new() }
     }
 
@@ -261,7 +261,7 @@ impl Members {
     /// The list that this region tells others: itself, and all that it knows.
     #[must_use]
     pub fn exchanged(&self) -> Vec<Known> {
-        let Own { number, fingerprint, removed, .. } = self.own;
+        let OwnRegion { number, fingerprint, removed, .. } = self.own;
         let (name, address) = (self.own.name.clone(), self.own.advertise.clone());
         let own = Known { number, name, address, fingerprint, removed };
         std::iter::once(own).chain(self.peers.iter().map(Known::from)).collect()

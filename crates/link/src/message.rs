@@ -13,9 +13,9 @@ mod changes;
 use larder_identity::TokenId;
 use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::deletion::Mark;
-use larder_protocol::region::home::HomeAsk;
+use larder_protocol::region::home::HomeRequest;
 use larder_protocol::region::journal::Batch;
-use larder_protocol::region::listing::{KeysAnswer, KeysAsk};
+use larder_protocol::region::listing::{KeysAnswer, KeysRequest};
 use larder_protocol::region::{Base, Entry, Listed, Name, Range, Summed, Token, Void};
 use larder_types::home::HOME_COUNT_MAX;
 use larder_types::{BucketId, BucketName, Home, PgId, RegionId, Stamp};
@@ -38,8 +38,8 @@ pub(crate) const PATH: &str = "/region";
 pub enum Request {
     /// Asks for the region's own description: [`Hello`].
     Hello,
-    /// Asks for the ids behind tokens: [`AskAnswer`].
-    Ask(Ask),
+    /// Asks for the ids behind tokens: [`IdsReply`].
+    IdsQuery(IdsQuery),
     /// Asks for the sums of runs: [`WalkAnswer`].
     Walk(Walk),
     /// Asks for the ids of a run: [`ListAnswer`].
@@ -62,7 +62,7 @@ pub enum Request {
     TellHomes(TellHomes),
     /// Asks the home of a bucket to make a client's change: [`ChangeAnswer`].
     Change(Box<Change>),
-    /// Asks for keys of a bucket, for a list of all regions: [`KeysTold`].
+    /// Asks for keys of a bucket, for a list of all regions: [`KeysReply`].
     Keys(Keys),
     /// Asks for entries of which beginnings are there: a stream of [`Fetched`].
     FetchSince(FetchSince),
@@ -83,7 +83,7 @@ pub struct Hello {
 
 /// Asks for the ids behind tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct IdsQuery {
     /// PGs, each with the token behind which ids are wanted, and the token up to which all is durable in the asking
     /// region.
     pub pgs: Vec<(PgId, Token, Token)>,
@@ -91,7 +91,7 @@ pub struct Ask {
     pub ids_max: u32,
 }
 
-/// Reports how far the asking region is. An [`Ask`] says the same, but may be waiting for news.
+/// Reports how far the asking region is. An [`IdsQuery`] says the same, but may be waiting for news.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// PGs, each with the token up to which all is durable in the asking region.
@@ -124,7 +124,7 @@ pub struct AskHome {
     /// Its name.
     pub bucket: BucketName,
     /// The question.
-    pub ask: HomeAsk,
+    pub ask: HomeRequest,
     /// All regions that the asking one knows, and itself.
     pub regions: Vec<RegionId>,
 }
@@ -142,14 +142,14 @@ pub struct Keys {
     /// Its name.
     pub bucket: BucketName,
     /// The keys.
-    pub ask: KeysAsk,
+    pub ask: KeysRequest,
     /// All regions that are asked, and the asking one.
     pub regions: Vec<RegionId>,
 }
 
 /// The answer to [`Keys`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KeysTold {
+pub enum KeysReply {
     /// These.
     Keys(KeysAnswer),
     /// It shares no bucket of this name: none of its keys is one of the list.
@@ -163,7 +163,7 @@ pub type Buckets = Vec<(BucketId, BucketName)>;
 
 /// Ids behind tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AskAnswer {
+pub struct IdsReply {
     /// For each PG its ids, or that its token is void.
     pub pgs: Vec<(PgId, Result<Batch, Void>)>,
     /// Names of the buckets.
@@ -365,7 +365,7 @@ impl Request {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Hello => "hello",
-            Self::Ask(_) => "ask",
+            Self::IdsQuery(_) => "ask",
             Self::Walk(_) => "walk",
             Self::List(_) => "list",
             Self::Fetch(_) => "fetch",
@@ -390,9 +390,9 @@ impl Request {
             Self::CloseBucket(CloseBucket { regions, .. }) => regions.len() <= REGIONS_MAX,
             Self::AskHome(AskHome { ask, regions, .. }) => {
                 let count = match ask {
-                    HomeAsk::Look | HomeAsk::Prepare => 0,
-                    HomeAsk::Give(count, _) => *count,
-                    HomeAsk::Claim(term, _) => term.count,
+                    HomeRequest::Look | HomeRequest::Prepare => 0,
+                    HomeRequest::Give(count, _) => *count,
+                    HomeRequest::Claim(term, _) => term.count,
                 };
                 regions.len() <= REGIONS_MAX && count < HOME_COUNT_MAX
             }
@@ -401,7 +401,7 @@ impl Request {
             }
             Self::Change(change) => change.is_sound(),
             Self::Keys(Keys { ask, regions, .. }) => ask.is_sound() && regions.len() <= REGIONS_MAX,
-            Self::Ask(Ask { pgs, ids_max }) => {
+            Self::IdsQuery(IdsQuery { pgs, ids_max }) => {
                 (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()) && *ids_max > 0
             }
             Self::Walk(Walk { range }) | Self::List(List { range }) => {

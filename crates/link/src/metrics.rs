@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use larder_types::{RegionId, Seldom};
+use larder_types::{LogLimiter, RegionId};
 use parking_lot::Mutex;
 
 /// A number that is counted up, or up and down. Servers of a cluster have one of their own (`larder-net`), which knows
@@ -63,7 +63,7 @@ pub struct Metrics {
     /// Requests to join that were refused.
     pub joins_refused: Counter,
     since: Instant,
-    lines: Mutex<Seldom>,
+    lines: Mutex<LogLimiter>,
 }
 
 impl Default for Metrics {

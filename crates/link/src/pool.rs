@@ -18,12 +18,12 @@ use crate::error::{Later, LinkError, Refused};
 use crate::limits::{CONNECT_TIME_MAX, CONNECTIONS_MAX, IDLE_MAX};
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
-use crate::transport::{Sender, Way};
+use crate::transport::{RegionConnector, Sender};
 
 /// Connects to the region to which the way leads.
 pub(crate) async fn connect(
     address: &Address,
-    way: &Way,
+    way: &RegionConnector,
 ) -> Result<(Sender, SessionSecret), LinkError> {
     let unreachable = |why: String| {
         LinkError::from(Later::Unreachable { address: address.clone(), why: why.into() })
@@ -60,7 +60,7 @@ fn refused(address: &Address, error: &io::Error) -> Option<Refused> {
 #[derive(Debug)]
 pub(crate) struct Pool {
     address: Address,
-    way: Way,
+    way: RegionConnector,
     free: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
     metrics: Arc<PeerMetrics>,
@@ -87,7 +87,7 @@ impl Drop for Connection {
 
 /// A connection that is in use. Dropped, it is closed.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PooledConnection {
     connection: Connection,
     /// It was used before: the other end may have closed it.
     pub(crate) is_used: bool,
@@ -96,25 +96,29 @@ pub(crate) struct Held {
 }
 
 impl Pool {
-    pub(crate) fn new(address: Address, way: Way, metrics: Arc<PeerMetrics>) -> Arc<Self> {
+    pub(crate) fn new(
+        address: Address,
+        way: RegionConnector,
+        metrics: Arc<PeerMetrics>,
+    ) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         Arc::new(Self { address, way, free, idle: Mutex::default(), metrics })
     }
 
     /// Takes an idle connection, or makes a new one.
-    pub(crate) async fn take(self: &Arc<Self>) -> Result<Held, LinkError> {
+    pub(crate) async fn take(self: &Arc<Self>) -> Result<PooledConnection, LinkError> {
         let permit = self.free.clone().acquire_owned().await.map_err(LinkError::broken)?;
         while let Some(mut connection) = self.idle() {
             if connection.sender.ready().await.is_ok() {
                 let pool = self.clone();
-                return Ok(Held { connection, is_used: true, pool, _permit: permit });
+                return Ok(PooledConnection { connection, is_used: true, pool, _permit: permit });
             }
         }
         let (sender, _) = connect(&self.address, &self.way).await?;
         self.metrics.connected.add(1);
         self.metrics.open.add(1);
         let connection = Connection { sender, metrics: self.metrics.clone() };
-        Ok(Held { connection, is_used: false, pool: self.clone(), _permit: permit })
+        Ok(PooledConnection { connection, is_used: false, pool: self.clone(), _permit: permit })
     }
 
     /// Takes the connection that was used last: others grow old and are closed.
@@ -135,7 +139,7 @@ impl Pool {
     }
 }
 
-impl Held {
+impl PooledConnection {
     /// The connection's sending half.
     pub(crate) fn sender(&mut self) -> &mut Sender {
         &mut self.connection.sender

@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::{LinkError, Usage};
 use crate::files;
 use crate::identity::Identity;
-use crate::members::{Known, Members, Own};
+use crate::members::{Known, Members, OwnRegion};
 use crate::name::{Address, RegionName};
 
 const MEMBERS: &str = "members";
@@ -57,7 +57,7 @@ pub fn found(
     refuse_region(dir)?;
     let fingerprint = load_or_draw_identity(dir)?.fingerprint();
     let (number, removed) = (RegionId(1), false);
-    let own = Own { number, name, listen, advertise, fingerprint, removed };
+    let own = OwnRegion { number, name, listen, advertise, fingerprint, removed };
     let members = Members::first(own);
     write(dir, &members)?;
     Ok(members)

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::error::LinkError;
 use crate::files;
 use crate::identity::Fingerprint;
-use crate::members::{Known, Members, Own};
+use crate::members::{Known, Members, OwnRegion};
 use crate::name::Address;
 use crate::registry::write;
 
@@ -36,13 +36,13 @@ pub type BoxedStream = Box<dyn Stream>;
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A region's ways to the others.
-pub trait Roads: Debug + Send + Sync + 'static {
+pub trait SimulatedLinks: Debug + Send + Sync + 'static {
     /// Opens a stream to the listener at an address, and returns its key.
     fn open<'a>(&'a self, to: &'a Address) -> Boxed<'a, io::Result<(BoxedStream, Fingerprint)>>;
 }
 
 /// Where streams come to a region.
-pub trait Door: Debug + Send + 'static {
+pub trait SimulatedListener: Debug + Send + 'static {
     /// Its address.
     fn address(&self) -> SocketAddr;
 
@@ -60,8 +60,8 @@ pub(crate) fn wrong_key() -> io::Error {
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn settle(dir: &Path, own: Own, all: &[Own]) -> Result<(), LinkError> {
-    let known = |it: &Own| Known {
+pub fn settle(dir: &Path, own: OwnRegion, all: &[OwnRegion]) -> Result<(), LinkError> {
+    let known = |it: &OwnRegion| Known {
         number: it.number,
         name: it.name.clone(),
         address: it.advertise.clone(),

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use crate::error::{Later, LinkError};
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked,
-    Fetched, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, TellHomes, Walk,
+    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked, Fetched, Hello,
+    IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, RegionList, Report, TellHomes, Walk,
     WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
@@ -31,8 +31,8 @@ pub trait Source: Send + Sync + 'static {
     fn ask(
         &self,
         from: RegionId,
-        ask: Ask,
-    ) -> impl Future<Output = Result<AskAnswer, Declined>> + Send;
+        ask: IdsQuery,
+    ) -> impl Future<Output = Result<IdsReply, Declined>> + Send;
 
     /// Another region says how far it is.
     fn reported(
@@ -96,7 +96,7 @@ pub trait Source: Send + Sync + 'static {
         &self,
         from: RegionId,
         keys: Keys,
-    ) -> impl Future<Output = Result<KeysTold, Declined>> + Send;
+    ) -> impl Future<Output = Result<KeysReply, Declined>> + Send;
 
     /// Writes entries into the sink, in the order asked for. The future is dropped when the other region is gone.
     ///

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use larder_protocol::region::deletion::{CloseAnswer, Mark};
 use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::listing::{KeysAnswer, RegionKey};
-use larder_protocol::region::{Entry, Name, Slot, What};
+use larder_protocol::region::{Entry, EntryKind, Name, Slot};
 use larder_types::{
     Appended, BucketId, ETag, Epoch, Home, HomeScope, HomeState, HomeTerm, HybridClock, ObjectKey,
     OpId, OpSeq, Origin, PgId, RegionId, Stamp, View,
@@ -25,13 +25,13 @@ use tokio::sync::Notify;
 
 use crate::limits::PIECE_BYTES_MAX;
 use crate::message::{
-    Ask, AskAnswer, ChangeAnswer, ChangeKind, Declined, Fetch, FetchAsked, Fetched, Hello, List,
-    ListAnswer, RegionList, Walk, WalkAnswer,
+    ChangeAnswer, ChangeKind, Declined, Fetch, FetchAsked, Fetched, Hello, IdsQuery, IdsReply,
+    List, ListAnswer, RegionList, Walk, WalkAnswer,
 };
 use crate::name::{Address, RegionName};
 use crate::source::{FetchSink, Source};
 use crate::token::JoinToken;
-use crate::{Link, LinkError, Listener, Members, Site, change, found, join};
+use crate::{Link, LinkError, Listener, Members, RegionEndpoint, change, found, join};
 
 /// A source that answers as its test wants.
 struct Fake {
@@ -66,17 +66,17 @@ impl Source for Fake {
         Ok(Hello { number: self.number, pg_count: 256, now_ms: 7 })
     }
 
-    async fn ask(&self, _from: RegionId, ask: Ask) -> Result<AskAnswer, Declined> {
+    async fn ask(&self, _from: RegionId, ask: IdsQuery) -> Result<IdsReply, Declined> {
         match self.how {
             How::Busy => Err(Declined::Busy),
             How::Never => std::future::pending().await,
             _ => {
                 let void = larder_protocol::region::Void {
-                    why: larder_protocol::region::journal::Why::Overrun,
+                    why: larder_protocol::region::journal::VoidReason::Overrun,
                     resume: ask.pgs[0].1,
                 };
                 let pgs = ask.pgs.iter().map(|(pg, _, _)| (*pg, Err(void))).collect();
-                Ok(AskAnswer { pgs, buckets: vec![(BucketId(1), bucket())] })
+                Ok(IdsReply { pgs, buckets: vec![(BucketId(1), bucket())] })
             }
         }
     }
@@ -105,7 +105,7 @@ impl Source for Fake {
         Ok(if is_known { HomeAnswer::Knows(Some(home)) } else { HomeAnswer::Absent })
     }
 
-    async fn keys(&self, _: RegionId, keys: crate::Keys) -> Result<crate::KeysTold, Declined> {
+    async fn keys(&self, _: RegionId, keys: crate::Keys) -> Result<crate::KeysReply, Declined> {
         let told = |key: &str| RegionKey {
             key: ObjectKey::new(key).unwrap(),
             at: Stamp { clock: HybridClock(5), region: self.number },
@@ -119,8 +119,8 @@ impl Source for Fake {
         };
         let answer = KeysAnswer { keys: keys_told, rest: None };
         Ok(match keys.bucket == bucket() {
-            true => crate::KeysTold::Keys(answer),
-            false => crate::KeysTold::NoBucket,
+            true => crate::KeysReply::Keys(answer),
+            false => crate::KeysReply::NoBucket,
         })
     }
 
@@ -225,13 +225,13 @@ fn marker() -> Entry {
     let region = RegionId(1);
     let op = OpId { view: View(1), seq: OpSeq(9) };
     let origin = Origin { region, pg: PgId(3), op };
-    Entry { at: Stamp { clock: HybridClock(5), region }, origin, what: What::Marker }
+    Entry { at: Stamp { clock: HybridClock(5), region }, origin, what: EntryKind::Marker }
 }
 
 /// A region with its directory, which answers.
 struct Region {
     dir: TempDir,
-    site: Arc<Site>,
+    region_endpoint: Arc<RegionEndpoint>,
     source: Arc<Fake>,
     listening: Listener,
 }
@@ -259,13 +259,13 @@ impl Region {
     }
 
     fn start(dir: TempDir, socket: TcpListener, how: How) -> Self {
-        let site = Site::open(dir.path()).unwrap().unwrap();
-        let (number, sent, arrived) = (site.number(), AtomicU64::new(0), Notify::new());
+        let region_endpoint = RegionEndpoint::open(dir.path()).unwrap().unwrap();
+        let (number, sent, arrived) = (region_endpoint.number(), AtomicU64::new(0), Notify::new());
         let kept = Mutex::new(Some(Vec::new()));
         let source = Arc::new(Fake { number, sent, arrived, kept, how });
-        let listening = site.listen(socket, source.clone()).unwrap();
-        site.is_kept(&site.known());
-        Self { dir, site, source, listening }
+        let listening = region_endpoint.listen(socket, source.clone()).unwrap();
+        region_endpoint.is_kept(&region_endpoint.known());
+        Self { dir, region_endpoint, source, listening }
     }
 
     fn path(&self) -> &Path {
@@ -288,11 +288,11 @@ impl Region {
     }
 
     fn to(&self, other: &Self) -> Arc<Link> {
-        self.site.link_to(other.site.number()).unwrap().unwrap()
+        self.region_endpoint.link_to(other.region_endpoint.number()).unwrap().unwrap()
     }
 
     fn members(&self) -> Arc<Members> {
-        self.site.members().borrow().clone()
+        self.region_endpoint.members().borrow().clone()
     }
 }
 
@@ -303,6 +303,6 @@ async fn two(how: How) -> (Region, Region) {
     (first, second)
 }
 
-fn ask() -> Ask {
-    Ask { pgs: vec![(PgId(3), Default::default(), Default::default())], ids_max: 10 }
+fn ask() -> IdsQuery {
+    IdsQuery { pgs: vec![(PgId(3), Default::default(), Default::default())], ids_max: 10 }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use larder_identity::ciphers::provider;
 use larder_identity::session::{self, SessionSecret};
-use larder_identity::verifier::{Judge, Judged};
+use larder_identity::verifier::{CertificatePolicy, PolicyVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::TLS13;
 use rustls::{CertificateError, ClientConfig, ConnectionCommon, Error as TlsError, ServerConfig};
@@ -28,7 +28,7 @@ pub(crate) fn client(
     identity: &Identity,
     other: Fingerprint,
 ) -> Result<Arc<ClientConfig>, LinkError> {
-    let by_key = Judged::by(ByKey { wanted: Some(other) });
+    let by_key = PolicyVerifier::by(ByKey { wanted: Some(other) });
     let mut config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&TLS13])
         .map_err(unusable)?
@@ -42,7 +42,7 @@ pub(crate) fn client(
 
 /// Configuration for connections of any caller that has a key.
 pub(crate) fn server(identity: &Identity) -> Result<Arc<ServerConfig>, LinkError> {
-    let by_key = Judged::by(ByKey { wanted: None });
+    let by_key = PolicyVerifier::by(ByKey { wanted: None });
     let config = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&TLS13])
         .map_err(unusable)?
@@ -73,7 +73,7 @@ struct ByKey {
     wanted: Option<Fingerprint>,
 }
 
-impl Judge for ByKey {
+impl CertificatePolicy for ByKey {
     fn judge(
         &self,
         certificate: &CertificateDer<'_>,

@@ -20,7 +20,7 @@ use crate::error::LinkError;
 use crate::identity::{Fingerprint, Identity};
 use crate::name::Address;
 #[cfg(feature = "simulated")]
-use crate::simulated::{BoxedStream, Door, Roads, SESSION, wrong_key};
+use crate::simulated::{BoxedStream, SESSION, SimulatedLinks, SimulatedListener, wrong_key};
 use crate::tls::{self, no_name, session_secret};
 use crate::write_timeout::WriteTimeout;
 
@@ -32,7 +32,7 @@ pub(crate) enum Transport {
         answering: Arc<ServerConfig>,
     },
     #[cfg(feature = "simulated")]
-    Simulated(Arc<dyn Roads>),
+    Simulated(Arc<dyn SimulatedLinks>),
 }
 
 impl Transport {
@@ -41,22 +41,22 @@ impl Transport {
     }
 
     /// The way to the region with this key.
-    pub(crate) fn way_to(&self, key: Fingerprint) -> Result<Way, LinkError> {
+    pub(crate) fn connector_to(&self, key: Fingerprint) -> Result<RegionConnector, LinkError> {
         match self {
-            Self::Tls { identity, .. } => Way::of(identity, key),
+            Self::Tls { identity, .. } => RegionConnector::of(identity, key),
             #[cfg(feature = "simulated")]
-            Self::Simulated(roads) => Ok(Way::Simulated(roads.clone(), key)),
+            Self::Simulated(roads) => Ok(RegionConnector::Simulated(roads.clone(), key)),
         }
     }
 
     /// Takes connections from where this region listens.
-    pub(crate) fn acceptor(&self, ear: Ear) -> Acceptor {
-        match (self, ear) {
-            (Self::Tls { answering, .. }, Ear::Tcp(socket)) => {
+    pub(crate) fn acceptor(&self, listen_socket: ListenSocket) -> Acceptor {
+        match (self, listen_socket) {
+            (Self::Tls { answering, .. }, ListenSocket::Tcp(socket)) => {
                 Acceptor::Tls(socket, answering.clone().into())
             }
             #[cfg(feature = "simulated")]
-            (Self::Simulated(_), Ear::Simulated(door)) => Acceptor::Simulated(door),
+            (Self::Simulated(_), ListenSocket::Simulated(door)) => Acceptor::Simulated(door),
             #[cfg(feature = "simulated")]
             _ => panic!("a region listens where it speaks"),
         }
@@ -77,19 +77,19 @@ pub(crate) type Sender = SendRequest<Full<Bytes>>;
 
 /// The way to a region with a certain key.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
+pub(crate) enum RegionConnector {
     Tls(Arc<ClientConfig>),
     #[cfg(feature = "simulated")]
-    Simulated(Arc<dyn Roads>, Fingerprint),
+    Simulated(Arc<dyn SimulatedLinks>, Fingerprint),
 }
 
-impl From<Arc<ClientConfig>> for Way {
+impl From<Arc<ClientConfig>> for RegionConnector {
     fn from(tls: Arc<ClientConfig>) -> Self {
         Self::Tls(tls)
     }
 }
 
-impl Way {
+impl RegionConnector {
     pub(crate) fn of(identity: &Identity, key: Fingerprint) -> Result<Self, LinkError> {
         tls::client(identity, key).map(Self::Tls)
     }
@@ -134,21 +134,21 @@ where
 
 /// Where a region listens.
 #[derive(Debug)]
-pub enum Ear {
+pub enum ListenSocket {
     /// At a socket.
     Tcp(TcpListener),
     /// At a place of a simulation.
     #[cfg(feature = "simulated")]
-    Simulated(Box<dyn Door>),
+    Simulated(Box<dyn SimulatedListener>),
 }
 
-impl From<TcpListener> for Ear {
+impl From<TcpListener> for ListenSocket {
     fn from(socket: TcpListener) -> Self {
         Self::Tcp(socket)
     }
 }
 
-impl Ear {
+impl ListenSocket {
     /// The address that it is bound to.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         match self {
@@ -163,7 +163,7 @@ impl Ear {
 pub(crate) enum Acceptor {
     Tls(TcpListener, TlsAcceptor),
     #[cfg(feature = "simulated")]
-    Simulated(Box<dyn Door>),
+    Simulated(Box<dyn SimulatedListener>),
 }
 
 impl Acceptor {

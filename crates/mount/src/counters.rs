@@ -81,7 +81,7 @@ impl Counters {
 
 /// The number of things that a mount holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct MountGauges {
     /// Files and directories that the kernel knows.
     pub nodes: usize,
     /// Open files and directories.

@@ -24,7 +24,7 @@ use crate::limits::{NAME_BYTES_MAX, TTL, WRITE_BYTES_MAX};
 use crate::nodes::Ino;
 use crate::refusal::Refusal;
 use crate::stamp::{Kind, PERMISSIONS, Stat};
-use crate::tree::{Changes, How, Tree};
+use crate::tree::{Changes, OpenHow, Tree};
 
 /// Bytes of a block, as `stat` and `statfs` count.
 const BLOCK_BYTES: u32 = 4096;
@@ -104,10 +104,10 @@ fn file_type(kind: Kind) -> FileType {
     }
 }
 
-fn how(flags: i32) -> How {
+fn how(flags: i32) -> OpenHow {
     let access = OpenFlags(flags).acc_mode();
     let writes = access != OpenAccMode::O_RDONLY;
-    How {
+    OpenHow {
         writes,
         empties: writes && flags & libc::O_TRUNC != 0,
         is_new: flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0,

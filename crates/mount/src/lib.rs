@@ -35,6 +35,6 @@ mod session;
 mod stamp;
 mod tree;
 
-pub use counters::{Counters, Held, Request};
+pub use counters::{Counters, MountGauges, Request};
 pub use session::{MountConfig, MountError, Mounted, check, mount};
 pub use tree::Tree;

@@ -123,7 +123,7 @@ impl Listing {
 
 #[cfg(test)]
 mod tests {
-    use larder_objects::{ListItem, Onward, Page};
+    use larder_objects::{ListItem, Page, ScanStep};
     use larder_types::{BucketId, ETag, HybridClock, Metax, ObjectKey, rows};
 
     use super::*;
@@ -150,9 +150,9 @@ mod tests {
                 continue;
             }
             match page.add(&row, &[], |key, _| Some(object(key))) {
-                Onward::Next => {}
-                Onward::Seek(to) => at = to,
-                Onward::Stop => break,
+                ScanStep::Next => {}
+                ScanStep::Seek(to) => at = to,
+                ScanStep::Stop => break,
             }
         }
         page.finish().unwrap()

@@ -24,7 +24,7 @@ use crate::frame::{Bounds, Frame, FrameError, Header, Outgoing};
 use crate::limits::{
     BATCH_BYTES_MAX, PING_INTERVAL, RECEIVED_PER_TURN_MAX, SILENCE_MAX, TICK, TURNS_MAX,
 };
-use crate::metrics::{Metrics, Stands};
+use crate::metrics::{ConnectionSide, Metrics};
 use crate::receive::Receiver;
 use crate::transmit::Batch;
 
@@ -74,13 +74,13 @@ pub(crate) struct Wire {
     batch: Batch,
     metrics: Arc<Metrics>,
     /// The service to which its bytes count, and this end of it, once these are agreed on.
-    carries: Option<(Role, Stands)>,
-    seen: Seen,
+    carries: Option<(Role, ConnectionSide)>,
+    seen: LastSeen,
 }
 
 /// The times at which the peer last showed that it lives, and this end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct LastSeen {
     /// The last time at which bytes came, or this end began to read again.
     pub(crate) received: Instant,
     /// The last time at which the socket took bytes, or first had some to take.
@@ -89,7 +89,7 @@ pub(crate) struct Seen {
     pub(crate) is_local: bool,
 }
 
-impl Seen {
+impl LastSeen {
     /// Returns true if bytes went both ways within the last quarter of a [`PING_INTERVAL`], so that each end knows that
     /// the other lives.
     pub(crate) fn is_lively(&self, now: Instant) -> bool {
@@ -114,7 +114,7 @@ impl Wire {
 
     fn through(socket: Box<dyn Duplex>, metrics: Arc<Metrics>, is_local: bool) -> Self {
         let now = Instant::now();
-        let seen = Seen { received: now, wrote: now, is_local };
+        let seen = LastSeen { received: now, wrote: now, is_local };
         let (receiver, batch) = (Receiver::new(), Batch::default());
         Self { socket, receiver, batch, metrics, carries: None, seen }
     }
@@ -130,7 +130,7 @@ impl Wire {
     }
 
     /// Its bytes count as those of a service from now on.
-    pub(crate) fn carries(&mut self, service: Option<Role>, stands: Stands) {
+    pub(crate) fn carries(&mut self, service: Option<Role>, stands: ConnectionSide) {
         self.carries = service.map(|service| (service, stands));
     }
 
@@ -202,18 +202,18 @@ impl Wire {
 /// The times at which all connections of an endpoint are checked and pinged. They are the same for all, and for all
 /// endpoints of a process, so that an idle machine wakes once for all of its connections.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Beats {
+pub(crate) struct PingSchedule {
     since: Instant,
 }
 
-impl Beats {
+impl PingSchedule {
     pub(crate) fn begin() -> Self {
         Self { since: Instant::now() }
     }
 
     /// Those of all endpoints of this process. Simulations, of which each repeats, have their own.
     pub(crate) fn of_process() -> Self {
-        static BEATS: OnceLock<Beats> = OnceLock::new();
+        static BEATS: OnceLock<PingSchedule> = OnceLock::new();
         *BEATS.get_or_init(Self::begin)
     }
 
@@ -226,8 +226,8 @@ impl Beats {
             return now + Duration::from_nanos(left as u64);
         }
         let passed = now.saturating_duration_since(self.since).as_nanos();
-        let beats = passed / PING_INTERVAL.as_nanos() + 1;
-        self.since + PING_INTERVAL.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
+        let ping_schedule = passed / PING_INTERVAL.as_nanos() + 1;
+        self.since + PING_INTERVAL.saturating_mul(u32::try_from(ping_schedule).unwrap_or(u32::MAX))
     }
 }
 
@@ -248,7 +248,7 @@ pub(crate) trait End {
     /// The earliest deadline. [`End::tick`] runs within a tick after it.
     fn due(&self) -> Option<Instant>;
     /// Acts on deadlines, silence and pings; returns the latest time of the next look.
-    fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken>;
+    fn tick(&mut self, now: Instant, seen: LastSeen, batch: &mut Batch) -> Result<Instant, Broken>;
 }
 
 /// Runs one end until the connection breaks.
@@ -503,7 +503,7 @@ mod tests {
             self.late.is_none().then_some(self.due)
         }
 
-        fn tick(&mut self, now: Instant, _: Seen, _: &mut Batch) -> Result<Instant, Broken> {
+        fn tick(&mut self, now: Instant, _: LastSeen, _: &mut Batch) -> Result<Instant, Broken> {
             self.looks += 1;
             if now >= self.due {
                 self.late = self.late.or(Some(now));
@@ -514,15 +514,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn beats_of_an_endpoint_are_one_interval_apart_whenever_one_asks() {
-        let beats = Beats::begin();
+        let ping_schedule = PingSchedule::begin();
         let begun = Instant::now();
-        let after = |ms| beats.next(begun + Duration::from_millis(ms)) - begun;
+        let after = |ms| ping_schedule.next(begun + Duration::from_millis(ms)) - begun;
         assert_eq!(after(0), PING_INTERVAL);
         assert_eq!((after(999), after(1000), after(1001)), (after(0), after(0) * 2, after(0) * 2));
-        assert_eq!(beats.next(begun - Duration::from_millis(5)), begun);
-        assert_eq!(beats.next(begun - PING_INTERVAL), begun);
+        assert_eq!(ping_schedule.next(begun - Duration::from_millis(5)), begun);
+        assert_eq!(ping_schedule.next(begun - PING_INTERVAL), begun);
         let earlier = begun - PING_INTERVAL - Duration::from_millis(5);
-        assert_eq!(beats.next(earlier), begun - PING_INTERVAL);
+        assert_eq!(ping_schedule.next(earlier), begun - PING_INTERVAL);
     }
 
     #[tokio::test(start_paused = true)]

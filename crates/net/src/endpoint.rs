@@ -16,12 +16,12 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
-use crate::connection::{Beats, Broken, Duplex, Wire};
-use crate::error::{Decider, Denied, Refused};
+use crate::connection::{Broken, Duplex, PingSchedule, Wire};
+use crate::error::{Denied, Refused, RefusingSide};
 use crate::handshake::{buffered, in_time, subject_of};
 use crate::hello::{self, Speaks};
 use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
-use crate::metrics::{Metrics, Stands};
+use crate::metrics::{ConnectionSide, Metrics};
 #[cfg(feature = "simulated")]
 use crate::simulated::Host;
 use crate::target::Target;
@@ -31,18 +31,18 @@ pub struct Endpoint {
     security: Security,
     metrics: Arc<Metrics>,
     runtime: Handle,
-    beats: Beats,
+    ping_schedule: PingSchedule,
     /// Servers that were removed from the cluster: their certificates count no more.
     removed: watch::Sender<BTreeSet<ServerId>>,
     /// Oldest version of the protocol that it still speaks: [`Endpoint::require`] raises it.
     oldest: AtomicU8,
     /// Newest version that it speaks.
     newest: u8,
-    neighbours: OnceLock<Neighbours>,
+    neighbours: OnceLock<LocalConnector>,
 }
 
 /// Connects an endpoint to a server of this process; `None` if the target is not in this process.
-pub(crate) type Neighbours =
+pub(crate) type LocalConnector =
     Box<dyn Fn(&Endpoint, &Target) -> Result<Option<DuplexStream>, Broken> + Send + Sync>;
 
 impl fmt::Debug for Endpoint {
@@ -117,9 +117,19 @@ impl Endpoint {
         let is_simulated = matches!(security, Security::Simulated(_));
         #[cfg(not(feature = "simulated"))]
         let is_simulated = false;
-        let beats = if is_simulated { Beats::begin() } else { Beats::of_process() };
+        let ping_schedule =
+            if is_simulated { PingSchedule::begin() } else { PingSchedule::of_process() };
         let neighbours = OnceLock::new();
-        Arc::new(Self { security, metrics, runtime, beats, removed, oldest, newest, neighbours })
+        Arc::new(Self {
+            security,
+            metrics,
+            runtime,
+            ping_schedule,
+            removed,
+            oldest,
+            newest,
+            neighbours,
+        })
     }
 
     /// The counts of what its connections did.
@@ -167,7 +177,7 @@ impl Endpoint {
             return Poll::Pending;
         }
         let why = format!("the cluster's version is {oldest} by now, this connection's {version}");
-        Poll::Ready(Denied { by: Decider::Us, reason: Refused::Version, why: why.into() })
+        Poll::Ready(Denied { by: RefusingSide::Us, reason: Refused::Version, why: why.into() })
     }
 
     /// The oldest and the newest version of the protocol that it speaks.
@@ -192,13 +202,13 @@ impl Endpoint {
     }
 
     /// Connects to servers of this process in this way, from the next connection on.
-    pub(crate) fn call_neighbours_by(&self, connect: Neighbours) {
+    pub(crate) fn call_neighbours_by(&self, connect: LocalConnector) {
         // It is set once: an endpoint belongs to one server, which has one port.
         drop(self.neighbours.set(connect));
     }
 
-    pub(crate) fn beats(&self) -> Beats {
-        self.beats
+    pub(crate) fn ping_schedule(&self) -> PingSchedule {
+        self.ping_schedule
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
@@ -215,7 +225,7 @@ impl Endpoint {
                 None => Wire::new(self.dial(target, Dialled::Calls).await?, self.metrics.clone()),
             };
             hello::call(&mut wire, target.role, self.speaks()).await?;
-            wire.carries(Some(target.role), Stands::Asks);
+            wire.carries(Some(target.role), ConnectionSide::Asks);
             Ok(wire)
         };
         in_time(connecting).await

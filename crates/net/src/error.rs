@@ -114,7 +114,7 @@ pub enum Refused {
     Late,
     /// The listener has as many connections or handshakes as it allows.
     TooMany,
-    /// It knocked with another secret.
+    /// It came with another secret.
     OtherSecret,
     /// The server was removed from the cluster.
     Removed,
@@ -166,7 +166,7 @@ impl Refused {
 #[error("denied by {by}: {why}")]
 pub struct Denied {
     /// The side that denied it.
-    pub by: Decider,
+    pub by: RefusingSide,
     /// The reason as a class.
     pub reason: Refused,
     /// The reason as text.
@@ -175,20 +175,20 @@ pub struct Denied {
 
 impl Denied {
     pub(crate) fn by_us(reason: Refused, why: String) -> Self {
-        Self { by: Decider::Us, reason, why: why.into() }
+        Self { by: RefusingSide::Us, reason, why: why.into() }
     }
 }
 
 /// The side that denied a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decider {
+pub enum RefusingSide {
     /// This server.
     Us,
     /// The other one.
     Peer,
 }
 
-impl std::fmt::Display for Decider {
+impl std::fmt::Display for RefusingSide {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Us => "this server",
@@ -214,9 +214,9 @@ pub enum SendError {
     Denied(Denied),
 }
 
-/// The reason why a knock failed.
+/// The reason why a discovery request failed.
 #[derive(Debug, thiserror::Error)]
-pub enum KnockError {
+pub enum DiscoveryError {
     /// Try again: nobody answers there, or not in time.
     #[error("nobody answers: {0}")]
     Unreachable(String),

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
 
 use crate::connection::Broken;
-use crate::error::{Decider, Denied, Refused};
+use crate::error::{Denied, Refused, RefusingSide};
 use crate::limits::{CONNECT_TIME_MAX, READ_BYTES};
 use crate::metrics::Metrics;
 #[cfg(feature = "simulated")]
@@ -53,7 +53,7 @@ pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject
 pub(crate) type Handshake = StartHandshake<BufReader<TcpStream>>;
 
 /// An accepted connection, before one of the servers behind the port takes it.
-pub(crate) enum Begun {
+pub(crate) enum AcceptedConnection {
     Tls(Box<Handshake>),
     #[cfg(feature = "plain-for-measurement")]
     Plain(TcpStream),
@@ -80,12 +80,12 @@ pub(crate) fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
 fn denied(error: &io::Error) -> Option<Denied> {
     let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
     let (by, reason) = match tls {
-        TlsError::AlertReceived(alert) => (Decider::Peer, alerted(*alert)),
-        TlsError::NoCertificatesPresented => (Decider::Us, Refused::NoCertificate),
-        TlsError::InvalidCertificate(fault) => (Decider::Us, faulty(fault)),
-        TlsError::PeerIncompatible(_) => (Decider::Us, Refused::Version),
-        TlsError::NoApplicationProtocol => (Decider::Us, Refused::NoService),
-        _ => (Decider::Us, Refused::Garbage),
+        TlsError::AlertReceived(alert) => (RefusingSide::Peer, alerted(*alert)),
+        TlsError::NoCertificatesPresented => (RefusingSide::Us, Refused::NoCertificate),
+        TlsError::InvalidCertificate(fault) => (RefusingSide::Us, faulty(fault)),
+        TlsError::PeerIncompatible(_) => (RefusingSide::Us, Refused::Version),
+        TlsError::NoApplicationProtocol => (RefusingSide::Us, Refused::NoService),
+        _ => (RefusingSide::Us, Refused::Garbage),
     };
     Some(Denied { by, reason, why: tls.to_string().into() })
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{Broken, Wire};
-use crate::error::{Decider, Denied, Refused};
+use crate::error::{Denied, Refused, RefusingSide};
 use crate::frame::{Bounds, Frame, FrameError, Kind, Outgoing};
 use crate::limits::PROTOCOL_MIN;
 
@@ -39,7 +39,11 @@ impl Goodbye {
         // Of a reason of a later release this one knows the text alone.
         let reason = Refused::ALL.get(usize::from(self.reason)).copied();
         let why = self.why.chars().filter(|c| !c.is_control()).collect::<String>();
-        Denied { by: Decider::Peer, reason: reason.unwrap_or(Refused::Garbage), why: why.into() }
+        Denied {
+            by: RefusingSide::Peer,
+            reason: reason.unwrap_or(Refused::Garbage),
+            why: why.into(),
+        }
     }
 }
 
@@ -71,7 +75,7 @@ fn agree(theirs: &Hello, ours: Speaks) -> Result<u8, Denied> {
     if oldest > PROTOCOL_MIN {
         why += &format!(", and this cluster {oldest} or newer: install its release");
     }
-    Err(Denied { by: Decider::Us, reason: Refused::Version, why: why.into() })
+    Err(Denied { by: RefusingSide::Us, reason: Refused::Version, why: why.into() })
 }
 
 fn hello(service: u8, speaks: Speaks) -> Result<Outgoing, Broken> {

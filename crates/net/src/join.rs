@@ -9,7 +9,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use larder_identity::enrolment::{Asked, Told, find_authority, joining, session_secret};
+use larder_identity::enrolment::{
+    EnrolmentReply, EnrolmentRequest, find_authority, joining, session_secret,
+};
 use larder_identity::{
     Credentials, Enrolment, Identity, IdentityRequest, JoinToken, Role, server_name,
 };
@@ -21,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client, server};
 
 use crate::connection::{Broken, Duplex, Wire};
-use crate::error::{Decider, JoinError};
+use crate::error::{JoinError, RefusingSide};
 use crate::frame::{FrameError, Kind, Outgoing};
 use crate::handshake::{buffered, in_time, subject_of};
 use crate::metrics::Metrics;
@@ -50,7 +52,7 @@ pub(crate) async fn serve<S: Duplex + 'static>(
             if let Some(without_line) = metrics.refuse_joiner(refusal) {
                 tracing::warn!(%address, %refusal, without_line, "a server was not given a certificate");
             }
-            Told::Refused(refusal)
+            EnrolmentReply::Refused(refusal)
         }
     };
     wire.say(frame_of(Kind::Answer, &told)?).await
@@ -72,7 +74,7 @@ pub async fn join(address: &str, token: &JoinToken) -> Result<Identity, JoinErro
     let key = IdentityRequest::new()?;
     let public = key.key();
     let proof = token.prove(&session, &public);
-    let asked = Asked::Join { token: token.id(), key: public, proof };
+    let asked = EnrolmentRequest::Join { token: token.id(), key: public, proof };
     let chain = tls.get_ref().1.peer_certificates().unwrap_or_default();
     let authority = find_authority(chain, token)
         .ok_or_else(|| JoinError::Stranger("it shows no authority".into()))?
@@ -99,7 +101,7 @@ pub async fn renew(
         return Err(JoinError::Stranger(format!("{subject} is no manager")));
     }
     let key = IdentityRequest::new()?;
-    let asked = Asked::Renew { key: key.key() };
+    let asked = EnrolmentRequest::Renew { key: key.key() };
     obtain(tls, asked, key, configs.authority.clone()).await
 }
 
@@ -129,20 +131,22 @@ pub(crate) async fn connect(
 /// Asks for a certificate, and makes an identity of it and the key.
 async fn obtain<S: Duplex + 'static>(
     tls: client::TlsStream<S>,
-    asked: Asked,
+    asked: EnrolmentRequest,
     key: IdentityRequest,
     authority: CertificateDer<'static>,
 ) -> Result<Identity, JoinError> {
     match in_time(ask(tls, &asked)).await.map_err(failed)? {
-        Told::Signed { certificate } => Ok(key.complete(certificate, authority.to_vec())?),
-        Told::Refused(refusal) => Err(JoinError::Refused(refusal)),
+        EnrolmentReply::Signed { certificate } => {
+            Ok(key.complete(certificate, authority.to_vec())?)
+        }
+        EnrolmentReply::Refused(refusal) => Err(JoinError::Refused(refusal)),
     }
 }
 
 async fn ask<S: Duplex + 'static>(
     tls: client::TlsStream<S>,
-    asked: &Asked,
-) -> Result<Told, Broken> {
+    asked: &EnrolmentRequest,
+) -> Result<EnrolmentReply, Broken> {
     let mut wire = Wire::new(Box::new(tls), Arc::default());
     wire.say(frame_of(Kind::Request, asked)?).await?;
     let frame = wire.hear().await?;
@@ -154,7 +158,7 @@ async fn ask<S: Duplex + 'static>(
 
 fn failed(broken: Broken) -> JoinError {
     match broken {
-        Broken::Denied(denied) if denied.by == Decider::Us => {
+        Broken::Denied(denied) if denied.by == RefusingSide::Us => {
             JoinError::Stranger(denied.why.to_string())
         }
         other => unreachable(&other),

@@ -21,7 +21,7 @@ pub const HEADER_BYTES: usize = 40;
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of a frame's payload, which is passed on undecoded: a chunk, and room beside it.
 pub const PAYLOAD_BYTES_MAX: usize = CHUNK_BYTES_MAX as usize + 64 * 1024;
-/// Most bytes of the body of a hello or goodbye, and of every frame before the hello: those of joining and knocking.
+/// Most bytes of the body of a hello or goodbye, and of every frame before the hello: those of joining and discovery.
 pub const HELLO_BYTES_MAX: usize = 4096;
 
 /// Bytes of one read of the socket. A payload keeps the whole buffer of its read in memory.

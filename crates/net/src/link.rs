@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::calls::{Calls, Cancelled, Ended, Outcome, Waiting};
-use crate::connection::{Broken, End, Queue, Seen, Wire, run};
+use crate::connection::{Broken, End, LastSeen, Queue, Wire, run};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Denied, NotSent, Refused, SendError, Side, Unknown};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
@@ -374,7 +374,7 @@ impl<'a> Calling<'a> {
             answers: Vec::new(),
             answered: Vec::new(),
             due: None,
-            ping_at: link.endpoint.beats().next(Instant::now()),
+            ping_at: link.endpoint.ping_schedule().next(Instant::now()),
             pings: 0,
         }
     }
@@ -457,14 +457,14 @@ impl End for Calling<'_> {
         self.due
     }
 
-    fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {
+    fn tick(&mut self, now: Instant, seen: LastSeen, batch: &mut Batch) -> Result<Instant, Broken> {
         self.due = self.link.expire(now);
         if seen.is_silent(now) {
             return Err(Broken::Silent);
         }
         let is_due = now >= self.ping_at;
         if is_due {
-            self.ping_at = self.link.endpoint.beats().next(now);
+            self.ping_at = self.link.endpoint.ping_schedule().next(now);
         }
         if is_due && !seen.is_lively(now) {
             self.pings += 1;

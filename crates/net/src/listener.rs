@@ -11,15 +11,15 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use crate::endpoint::Endpoint;
-use crate::house::{House, Services};
-use crate::port::{Ear, Street};
+use crate::port::{ListenSocket, ServerTable};
 use crate::transport::Acceptor;
+use crate::virtual_server::{Services, VirtualServer};
 
 /// Accepts connections for one server. Dropping it closes them all.
 pub struct Listener {
     address: SocketAddr,
-    house: Arc<House>,
-    street: Arc<Street>,
+    virtual_server: Arc<VirtualServer>,
+    server_table: Arc<ServerTable>,
     /// Accepts connections, if the port is this server's alone; a shared port has its own task.
     task: Option<JoinHandle<()>>,
 }
@@ -29,8 +29,8 @@ impl Drop for Listener {
         if let Some(task) = &self.task {
             task.abort();
         }
-        self.street.close(&self.house);
-        self.house.close();
+        self.server_table.close(&self.virtual_server);
+        self.virtual_server.close();
     }
 }
 
@@ -41,27 +41,27 @@ impl Listener {
     /// If the socket has no address.
     pub fn start(
         endpoint: &Arc<Endpoint>,
-        ear: impl Into<Ear>,
+        listen_socket: impl Into<ListenSocket>,
         services: Services,
     ) -> io::Result<Self> {
-        let house = House::new(endpoint.clone(), services);
-        let ear = ear.into();
-        let address = ear.address()?;
+        let virtual_server = VirtualServer::new(endpoint.clone(), services);
+        let listen_socket = listen_socket.into();
+        let address = listen_socket.address()?;
         let alone = |acceptor| {
-            let street = Street::of_one(house.clone());
-            let accepting = street.clone().accept(acceptor);
-            (street, Some(endpoint.runtime().spawn(accepting)))
+            let server_table = ServerTable::of_one(virtual_server.clone());
+            let accepting = server_table.clone().accept(acceptor);
+            (server_table, Some(endpoint.runtime().spawn(accepting)))
         };
-        let (street, task) = match ear {
-            Ear::Own(socket) => alone(Acceptor::Tcp(socket)),
-            Ear::Shared(port) => {
-                port.street().open(house.clone());
-                (port.street().clone(), None)
+        let (server_table, task) = match listen_socket {
+            ListenSocket::Own(socket) => alone(Acceptor::Tcp(socket)),
+            ListenSocket::Shared(port) => {
+                port.server_table().open(virtual_server.clone());
+                (port.server_table().clone(), None)
             }
             #[cfg(feature = "simulated")]
-            Ear::Simulated(arrivals) => alone(Acceptor::Simulated(arrivals)),
+            ListenSocket::Simulated(arrivals) => alone(Acceptor::Simulated(arrivals)),
         };
-        Ok(Self { address, house, street, task })
+        Ok(Self { address, virtual_server, server_table, task })
     }
 
     /// Where it listens.

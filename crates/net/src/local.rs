@@ -16,17 +16,17 @@ use crate::connection::Broken;
 use crate::endpoint::Endpoint;
 use crate::error::{Denied, Refused};
 use crate::limits::PIPE_BYTES;
-use crate::port::{Ear, Street};
+use crate::port::{ListenSocket, ServerTable};
 use crate::target::Target;
 
 impl Endpoint {
     /// Connects through memory to servers that share this port, from the next connection on. Does nothing where the
     /// port is not shared.
-    pub fn share(&self, ear: &Ear) {
-        let Ear::Shared(port) = ear else { return };
-        let (street, address) = (Arc::downgrade(port.street()), port.address());
+    pub fn share(&self, listen_socket: &ListenSocket) {
+        let ListenSocket::Shared(port) = listen_socket else { return };
+        let (server_table, address) = (Arc::downgrade(port.server_table()), port.address());
         self.call_neighbours_by(Box::new(move |endpoint, target| {
-            connect(endpoint, target, (&street, address))
+            connect(endpoint, target, (&server_table, address))
         }));
     }
 }
@@ -35,21 +35,23 @@ impl Endpoint {
 fn connect(
     endpoint: &Endpoint,
     target: &Target,
-    (street, address): (&Weak<Street>, SocketAddr),
+    (server_table, address): (&Weak<ServerTable>, SocketAddr),
 ) -> Result<Option<DuplexStream>, Broken> {
     let Some(from) = endpoint.subject() else { return Ok(None) };
-    let street = street.upgrade();
-    let Some(house) = street.and_then(|street| street.house(from.cluster, target.server)) else {
+    let server_table = server_table.upgrade();
+    let Some(virtual_server) = server_table
+        .and_then(|server_table| server_table.virtual_server(from.cluster, target.server))
+    else {
         return Ok(None);
     };
-    let found = house.subject();
+    let found = virtual_server.subject();
     if !found.is_some_and(|it| it.roles.has(target.role)) {
         let why = format!("server {} has not the role {}", target.server, target.role);
         return Err(Broken::Denied(Denied::by_us(Refused::WrongRole, why)));
     }
     let (ours, theirs) = duplex(PIPE_BYTES);
     endpoint.metrics().local.add(1);
-    drop(endpoint.runtime().spawn(house.serve_local((theirs, from), address)));
+    drop(endpoint.runtime().spawn(virtual_server.serve_local((theirs, from), address)));
     Ok(Some(ours))
 }
 

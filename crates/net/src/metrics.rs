@@ -3,21 +3,21 @@
 use std::time::{Duration, Instant};
 
 use larder_identity::{Refusal, Role};
-use larder_types::{Counter, Seldom};
+use larder_types::{Counter, LogLimiter};
 use parking_lot::Mutex;
 
 use crate::error::Refused;
 
 /// The end of a connection that this server is: the client or the server of its service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stands {
+pub enum ConnectionSide {
     /// The client: it asks.
     Asks,
     /// The server: it answers.
     Serves,
 }
 
-impl Stands {
+impl ConnectionSide {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Asks, Self::Serves];
 
@@ -77,8 +77,8 @@ impl RoundTrips {
 #[derive(Debug)]
 struct Lines {
     since: Instant,
-    of_refusals: Mutex<[Seldom; Refused::ALL.len()]>,
-    of_joiners: Mutex<[Seldom; Refusal::NotNow as usize + 1]>,
+    of_refusals: Mutex<[LogLimiter; Refused::ALL.len()]>,
+    of_joiners: Mutex<[LogLimiter; Refusal::NotNow as usize + 1]>,
 }
 
 impl Default for Lines {
@@ -116,7 +116,7 @@ pub struct Metrics {
     /// Frames sent.
     pub sent: Counter,
     /// By service and end.
-    traffic: [[Traffic; Stands::ALL.len()]; Role::ALL.len()],
+    traffic: [[Traffic; ConnectionSide::ALL.len()]; Role::ALL.len()],
     /// Bytes on connections whose service is not agreed on yet.
     shaking_hands: Traffic,
     /// One-way messages that were not queued, lost in the queue, or not understood.
@@ -140,12 +140,12 @@ impl Metrics {
 
     /// Bytes on connections of a service, of those at which this server is this end.
     #[must_use]
-    pub fn traffic(&self, service: Role, stands: Stands) -> &Traffic {
+    pub fn traffic(&self, service: Role, stands: ConnectionSide) -> &Traffic {
         &self.traffic[service as usize][stands as usize]
     }
 
     /// As [`Metrics::traffic`]; `None` stands for connections whose service is not agreed on yet.
-    pub(crate) fn traffic_of(&self, carries: Option<(Role, Stands)>) -> &Traffic {
+    pub(crate) fn traffic_of(&self, carries: Option<(Role, ConnectionSide)>) -> &Traffic {
         carries.map_or(&self.shaking_hands, |(service, stands)| self.traffic(service, stands))
     }
 
@@ -204,15 +204,15 @@ mod tests {
     #[test]
     fn bytes_are_counted_by_service_and_end_and_in_sum() {
         let metrics = Metrics::default();
-        metrics.traffic_of(Some((Role::Data, Stands::Serves))).received.add(7);
-        metrics.traffic_of(Some((Role::Data, Stands::Asks))).sent.add(30);
+        metrics.traffic_of(Some((Role::Data, ConnectionSide::Serves))).received.add(7);
+        metrics.traffic_of(Some((Role::Data, ConnectionSide::Asks))).sent.add(30);
         metrics.traffic_of(None).sent.add(200);
         for service in Role::ALL {
-            for stands in Stands::ALL {
+            for stands in ConnectionSide::ALL {
                 let of = metrics.traffic(service, stands);
                 let expected = match (service, stands) {
-                    (Role::Data, Stands::Serves) => (7, 0),
-                    (Role::Data, Stands::Asks) => (0, 30),
+                    (Role::Data, ConnectionSide::Serves) => (7, 0),
+                    (Role::Data, ConnectionSide::Asks) => (0, 30),
                     _ => (0, 0),
                 };
                 assert_eq!((of.received.get(), of.sent.get()), expected, "{service} {stands:?}");

@@ -12,13 +12,13 @@
 //! 2. Handshakes are bounded in number and time, so that unfinished ones do not use up memory. At the bound the port
 //!    still accepts: the new handshake evicts an older one (see [`under_way`]).
 
-mod under_way;
+mod handshakes;
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use larder_identity::knocking::KNOCKING;
+use larder_identity::discovery::DISCOVERY;
 use larder_identity::tls::ENROLMENT;
 use larder_types::{ClusterId, ServerId};
 use parking_lot::RwLock;
@@ -28,19 +28,19 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 
 use crate::connection::Broken;
+use crate::discovery::DiscoveryResponder;
 use crate::error::{Denied, Refused};
-use crate::handshake::{Begun, asks_for, buffered, in_time, refused};
-use crate::house::{Admitted, House};
-use crate::knock::Doorkeeper;
+use crate::handshake::{AcceptedConnection, asks_for, buffered, in_time, refused};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::metrics::Metrics;
 #[cfg(feature = "simulated")]
 use crate::simulated::Arrivals;
 use crate::transport::{Acceptor, Arrived};
-use under_way::{Taken, UnderWay};
+use crate::virtual_server::{Admitted, VirtualServer};
+use handshakes::{HandshakeSlot, PendingHandshakes};
 
 /// The socket, port or simulated address at which a server listens.
-pub enum Ear {
+pub enum ListenSocket {
     /// At a port of its own.
     Own(TcpListener),
     /// At a port that it shares with other servers of its process.
@@ -50,7 +50,7 @@ pub enum Ear {
     Simulated(Arrivals),
 }
 
-impl Ear {
+impl ListenSocket {
     /// The address that it is bound to.
     ///
     /// # Errors
@@ -65,20 +65,20 @@ impl Ear {
     }
 }
 
-impl From<TcpListener> for Ear {
+impl From<TcpListener> for ListenSocket {
     fn from(socket: TcpListener) -> Self {
         Self::Own(socket)
     }
 }
 
 #[cfg(feature = "simulated")]
-impl From<Arrivals> for Ear {
+impl From<Arrivals> for ListenSocket {
     fn from(arrivals: Arrivals) -> Self {
         Self::Simulated(arrivals)
     }
 }
 
-impl From<Arc<Port>> for Ear {
+impl From<Arc<Port>> for ListenSocket {
     fn from(port: Arc<Port>) -> Self {
         Self::Shared(port)
     }
@@ -87,7 +87,7 @@ impl From<Arc<Port>> for Ear {
 /// A port for several servers of this process. Once dropped, it accepts no more connections; open ones go on.
 pub struct Port {
     address: SocketAddr,
-    street: Arc<Street>,
+    server_table: Arc<ServerTable>,
     task: JoinHandle<()>,
 }
 
@@ -98,7 +98,7 @@ impl Drop for Port {
 }
 
 impl Port {
-    /// Accepts connections to this socket. Until a server listens at the port, all but knocks are closed.
+    /// Accepts connections to this socket. Until a server listens at the port, all but discovery requests are closed.
     ///
     /// # Errors
     /// If the socket has no address.
@@ -107,9 +107,9 @@ impl Port {
     /// Outside of a tokio runtime.
     pub fn open(socket: TcpListener) -> io::Result<Arc<Self>> {
         let address = socket.local_addr()?;
-        let street = Arc::new(Street { named: true, ..Street::default() });
-        let task = tokio::spawn(street.clone().accept(Acceptor::Tcp(socket)));
-        Ok(Arc::new(Self { address, street, task }))
+        let server_table = Arc::new(ServerTable { named: true, ..ServerTable::default() });
+        let task = tokio::spawn(server_table.clone().accept(Acceptor::Tcp(socket)));
+        Ok(Arc::new(Self { address, server_table, task }))
     }
 
     /// Where it listens.
@@ -121,73 +121,85 @@ impl Port {
     /// Counts of connections that were refused before they reached a server.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.street.metrics
+        &self.server_table.metrics
     }
 
-    /// Has this doorkeeper answer knocks from now on.
-    pub fn answer(&self, doorkeeper: Doorkeeper) {
-        *self.street.doorkeeper.write() = Some(Arc::new(doorkeeper));
+    /// Has this responder answer discovery requests from now on.
+    pub fn answer(&self, discovery_responder: DiscoveryResponder) {
+        *self.server_table.discovery_responder.write() = Some(Arc::new(discovery_responder));
     }
 
-    pub(crate) fn street(&self) -> &Arc<Street> {
-        &self.street
+    pub(crate) fn server_table(&self) -> &Arc<ServerTable> {
+        &self.server_table
     }
 }
 
 /// The servers behind a port.
 #[derive(Default)]
-pub(crate) struct Street {
-    houses: RwLock<Vec<Arc<House>>>,
-    doorkeeper: RwLock<Option<Arc<Doorkeeper>>>,
+pub(crate) struct ServerTable {
+    virtual_servers: RwLock<Vec<Arc<VirtualServer>>>,
+    discovery_responder: RwLock<Option<Arc<DiscoveryResponder>>>,
     /// True if callers must name a server: at the port of one server the name is not needed.
     named: bool,
     /// Counts refusals of connections that reached no server.
     metrics: Arc<Metrics>,
 }
 
-impl Street {
-    pub(crate) fn of_one(house: Arc<House>) -> Arc<Self> {
-        let metrics = house.metrics().clone();
-        Arc::new(Self { houses: RwLock::new(vec![house]), metrics, ..Self::default() })
+impl ServerTable {
+    pub(crate) fn of_one(virtual_server: Arc<VirtualServer>) -> Arc<Self> {
+        let metrics = virtual_server.metrics().clone();
+        Arc::new(Self {
+            virtual_servers: RwLock::new(vec![virtual_server]),
+            metrics,
+            ..Self::default()
+        })
     }
 
-    pub(crate) fn open(&self, house: Arc<House>) {
-        self.houses.write().push(house);
+    pub(crate) fn open(&self, virtual_server: Arc<VirtualServer>) {
+        self.virtual_servers.write().push(virtual_server);
     }
 
     /// The server of this port with this id.
-    pub(crate) fn house(&self, cluster: ClusterId, server: ServerId) -> Option<Arc<House>> {
-        let is_meant = |house: &&Arc<House>| {
-            house.subject().is_some_and(|it| (it.cluster, it.server) == (cluster, server))
+    pub(crate) fn virtual_server(
+        &self,
+        cluster: ClusterId,
+        server: ServerId,
+    ) -> Option<Arc<VirtualServer>> {
+        let is_meant = |virtual_server: &&Arc<VirtualServer>| {
+            virtual_server.subject().is_some_and(|it| (it.cluster, it.server) == (cluster, server))
         };
-        self.houses.read().iter().find(is_meant).cloned()
+        self.virtual_servers.read().iter().find(is_meant).cloned()
     }
 
-    pub(crate) fn close(&self, house: &Arc<House>) {
-        self.houses.write().retain(|other| !Arc::ptr_eq(other, house));
+    pub(crate) fn close(&self, virtual_server: &Arc<VirtualServer>) {
+        self.virtual_servers.write().retain(|other| !Arc::ptr_eq(other, virtual_server));
     }
 
     /// The server that answers: the one that is named, or for a joiner the one that lets servers join. Any server, which then
     /// refuses it, answers a caller that names none of the cluster.
-    fn find(&self, begun: &Begun) -> Option<Arc<House>> {
-        let houses = self.houses.read();
-        let house = match begun {
-            Begun::Tls(begun) if self.named => {
+    fn find(&self, begun: &AcceptedConnection) -> Option<Arc<VirtualServer>> {
+        let virtual_servers = self.virtual_servers.read();
+        let virtual_server = match begun {
+            AcceptedConnection::Tls(begun) if self.named => {
                 let hello = begun.client_hello();
                 let name = hello.server_name().unwrap_or_default();
-                let named = houses.iter().find(|house| house.is_named(name));
-                let enrols = || houses.iter().find(|house| house.enrols());
+                let named =
+                    virtual_servers.iter().find(|virtual_server| virtual_server.is_named(name));
+                let enrols =
+                    || virtual_servers.iter().find(|virtual_server| virtual_server.enrols());
                 let joins = || asks_for(begun, ENROLMENT).then(enrols).flatten();
-                let stranger = || houses.first().filter(|house| !house.is_beside(name));
+                let stranger = || {
+                    virtual_servers.first().filter(|virtual_server| !virtual_server.is_beside(name))
+                };
                 named.or_else(joins).or_else(stranger)
             }
-            _ => houses.first(),
+            _ => virtual_servers.first(),
         };
-        house.cloned()
+        virtual_server.cloned()
     }
 
     pub(crate) async fn accept(self: Arc<Self>, mut acceptor: Acceptor) {
-        let handshakes = Arc::new(UnderWay::default());
+        let handshakes = Arc::new(PendingHandshakes::default());
         let mut connections = JoinSet::new();
         loop {
             let (arrived, address) = match acceptor.accept().await {
@@ -209,7 +221,12 @@ impl Street {
         }
     }
 
-    async fn serve(self: Arc<Self>, arrived: Arrived, address: SocketAddr, mut taken: Taken) {
+    async fn serve(
+        self: Arc<Self>,
+        arrived: Arrived,
+        address: SocketAddr,
+        mut taken: HandshakeSlot,
+    ) {
         let mut met = None;
         let shaken = tokio::select! {
             biased;
@@ -220,11 +237,11 @@ impl Street {
             }
         };
         drop(taken);
-        let metrics = met.as_ref().map_or(&self.metrics, |house| house.metrics());
+        let metrics = met.as_ref().map_or(&self.metrics, |virtual_server| virtual_server.metrics());
         match shaken {
             Ok(Some(admitted)) => {
-                let house = met.expect("somebody has shaken hands");
-                house.serve(admitted, address).await;
+                let virtual_server = met.expect("somebody has shaken hands");
+                virtual_server.serve(admitted, address).await;
             }
             Ok(None) => {}
             Err(Broken::Denied(denied)) => refused(metrics, address, &denied),
@@ -240,34 +257,36 @@ impl Street {
         }
     }
 
-    /// Finds the server that answers and has it shake hands; `None` if the caller knocked or asked for a certificate, which
+    /// Finds the server that answers and has it shake hands; `None` if the caller sent a discovery request or asked for a certificate, which
     /// was answered.
     async fn shake_hands(
         &self,
         arrived: Arrived,
         address: SocketAddr,
-        met: &mut Option<Arc<House>>,
+        met: &mut Option<Arc<VirtualServer>>,
     ) -> Result<Option<Admitted>, Broken> {
         let begun = match self.begun(arrived).await? {
-            Begun::Tls(handshake) if asks_for(&handshake, KNOCKING) => match self.doorkeeper() {
-                Some(doorkeeper) => {
-                    doorkeeper.answer(*handshake, address, &self.metrics).await?;
-                    return Ok(None);
+            AcceptedConnection::Tls(handshake) if asks_for(&handshake, DISCOVERY) => {
+                match self.discovery_responder() {
+                    Some(discovery_responder) => {
+                        discovery_responder.answer(*handshake, address, &self.metrics).await?;
+                        return Ok(None);
+                    }
+                    None => return Err(Broken::Absent),
                 }
-                None => return Err(Broken::Absent),
-            },
+            }
             begun => begun,
         };
-        let Some(house) = self.find(&begun) else { return Err(Broken::Absent) };
-        *met = Some(house.clone());
-        house.shake_hands(begun, address).await
+        let Some(virtual_server) = self.find(&begun) else { return Err(Broken::Absent) };
+        *met = Some(virtual_server.clone());
+        virtual_server.shake_hands(begun, address).await
     }
 
-    fn doorkeeper(&self) -> Option<Arc<Doorkeeper>> {
-        self.doorkeeper.read().clone()
+    fn discovery_responder(&self) -> Option<Arc<DiscoveryResponder>> {
+        self.discovery_responder.read().clone()
     }
 
-    async fn begun(&self, arrived: Arrived) -> Result<Begun, Broken> {
+    async fn begun(&self, arrived: Arrived) -> Result<AcceptedConnection, Broken> {
         #[cfg_attr(
             not(feature = "simulated"),
             expect(
@@ -278,20 +297,27 @@ impl Street {
         let tcp = match arrived {
             Arrived::Tcp(tcp) => tcp,
             #[cfg(feature = "simulated")]
-            Arrived::Simulated(pipe, subject) => return Ok(Begun::Simulated(pipe, subject)),
+            Arrived::Simulated(pipe, subject) => {
+                return Ok(AcceptedConnection::Simulated(pipe, subject));
+            }
         };
         tcp.set_nodelay(true)?;
         let begun = timeout(HELLO_TIME_MAX, self.begin(tcp)).await;
         begun.unwrap_or_else(|_elapsed| Err(Broken::Io(io::ErrorKind::TimedOut.into())))
     }
 
-    async fn begin(&self, tcp: TcpStream) -> Result<Begun, Broken> {
+    async fn begin(&self, tcp: TcpStream) -> Result<AcceptedConnection, Broken> {
         #[cfg(feature = "plain-for-measurement")]
-        if self.houses.read().first().is_some_and(|house| !house.is_secure()) {
-            return Ok(Begun::Plain(tcp));
+        if self
+            .virtual_servers
+            .read()
+            .first()
+            .is_some_and(|virtual_server| !virtual_server.is_secure())
+        {
+            return Ok(AcceptedConnection::Plain(tcp));
         }
         let acceptor = LazyConfigAcceptor::new(Default::default(), buffered(tcp));
-        Ok(Begun::Tls(Box::new(acceptor.await?)))
+        Ok(AcceptedConnection::Tls(Box::new(acceptor.await?)))
     }
 }
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::frame::{Frame, FrameError, Kind, Outgoing, Status};
 use crate::limits::PROTOCOL_TOO_LONG;
-use crate::outlet::Reply;
+use crate::reply_queue::Reply;
 
 /// The protocol of one role. Enums among these types grow by variants at their end; no variant is changed or
 /// removed while a release that sends it is in use.

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Requests beyond those that may be under way (`outlet.rs`) are answered `Busy` at once.
+//! 1. Requests beyond those that may be under way (`reply_queue.rs`) are answered `Busy` at once.
 //! 2. While [`ANSWER_BYTES_MAX`] of answers wait to be written nothing more is read, so a caller that reads no answers
 //!    fills no memory. A connection that takes no bytes for [`SILENCE_MAX`] is closed.
 
@@ -12,11 +12,11 @@ use std::task::Waker;
 use larder_types::ServerId;
 use tokio::time::Instant;
 
-use crate::connection::{Beats, Broken, End, Seen};
+use crate::connection::{Broken, End, LastSeen, PingSchedule};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::limits::{ANSWER_BYTES_MAX, PROTOCOL_CANCELS, SILENCE_MAX};
 use crate::metrics::Metrics;
-use crate::outlet::{Outlet, Reply};
+use crate::reply_queue::{Reply, ReplyQueue};
 use crate::service::{PeerIdentity, Serve};
 use crate::transmit::Batch;
 
@@ -26,10 +26,10 @@ pub(crate) struct Serving {
     /// The server whose removal from the cluster ends the connection.
     ends_with: Option<ServerId>,
     service: Arc<dyn Serve>,
-    outlet: Arc<Outlet>,
+    reply_queue: Arc<ReplyQueue>,
     version: u8,
     metrics: Arc<Metrics>,
-    beats: Beats,
+    ping_schedule: PingSchedule,
     not_understood: bool,
 }
 
@@ -37,11 +37,20 @@ impl Serving {
     pub(crate) fn new(
         (from, ends_with): (PeerIdentity, Option<ServerId>),
         service: Arc<dyn Serve>,
-        (metrics, beats): (Arc<Metrics>, Beats),
+        (metrics, ping_schedule): (Arc<Metrics>, PingSchedule),
     ) -> Self {
         let version = from.version;
-        let outlet = Outlet::new(metrics.clone());
-        Self { from, ends_with, service, outlet, version, metrics, beats, not_understood: false }
+        let reply_queue = ReplyQueue::new(metrics.clone());
+        Self {
+            from,
+            ends_with,
+            service,
+            reply_queue,
+            version,
+            metrics,
+            ping_schedule,
+            not_understood: false,
+        }
     }
 
     /// The server whose removal from the cluster ends the connection.
@@ -51,9 +60,9 @@ impl Serving {
 
     fn request(&self, frame: Frame, batch: &mut Batch) {
         let (number, held) = (frame.header.number, frame.header.payload_len as usize);
-        if self.outlet.admit(held) {
+        if self.reply_queue.admit(held) {
             self.metrics.handling.add(1);
-            let reply = Reply::new(self.outlet.clone(), (number, self.version), held);
+            let reply = Reply::new(self.reply_queue.clone(), (number, self.version), held);
             self.service.request(&self.from, frame, reply);
         } else {
             self.metrics.busy.add(1);
@@ -75,13 +84,13 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.outlet.end();
+        self.reply_queue.end();
     }
 }
 
 impl End for Serving {
     fn awake(&mut self) -> Result<(), Broken> {
-        self.outlet.awake();
+        self.reply_queue.awake();
         Ok(())
     }
 
@@ -96,7 +105,7 @@ impl End for Serving {
                 batch.push_first(pong);
             }
             Kind::Cancel if self.version >= PROTOCOL_CANCELS => {
-                self.outlet.cancel(frame.header.number);
+                self.reply_queue.cancel(frame.header.number);
             }
             Kind::Cancel | Kind::Hello | Kind::Answer | Kind::Pong | Kind::Goodbye => {
                 return Err(Broken::Frame(FrameError::NotDue));
@@ -108,11 +117,11 @@ impl End for Serving {
     fn settle(&mut self) {}
 
     fn accepts(&self, batch: &Batch) -> bool {
-        batch.bytes() + self.outlet.bytes() < ANSWER_BYTES_MAX
+        batch.bytes() + self.reply_queue.bytes() < ANSWER_BYTES_MAX
     }
 
     fn fill(&mut self, batch: &mut Batch, waker: &Waker) {
-        self.outlet.fill(batch, self.version, waker);
+        self.reply_queue.fill(batch, self.version, waker);
     }
 
     fn sent(&mut self, _header: &Header) {}
@@ -121,14 +130,14 @@ impl End for Serving {
         None
     }
 
-    fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken> {
+    fn tick(&mut self, now: Instant, seen: LastSeen, batch: &mut Batch) -> Result<Instant, Broken> {
         if seen.is_silent(now) {
             return Err(Broken::Silent);
         }
         if !batch.is_done() && now - seen.wrote >= SILENCE_MAX {
             return Err(Broken::Stalled);
         }
-        Ok(self.beats.next(now))
+        Ok(self.ping_schedule.next(now))
     }
 }
 

@@ -11,8 +11,8 @@
 //! 2. The only clock here is tokio's, and the only randomness is its user's. So on one thread with a paused clock the
 //!    same random numbers make the same run.
 
+mod channels;
 mod pipe;
-mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,16 +30,16 @@ use tokio::time::{Instant, sleep};
 use crate::connection::Broken;
 use crate::error::{Denied, Refused};
 use crate::target::Target;
+use channels::ChannelTable;
+pub use channels::Delivered;
 pub use pipe::Pipe;
-pub use ways::Delivered;
-use ways::Ways;
 
 /// Connections that a listener has not accepted yet.
 const BACKLOG: usize = 1024;
 
 /// Delays of a network, and the parts in which it takes writes. A millisecond is the shortest time, as it is of tokio's timers.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// The longest that bytes usually take.
     pub delay_ms: u64,
     /// One piece in so many takes longer; 0: none.
@@ -65,10 +65,10 @@ impl fmt::Debug for Network {
 
 struct State {
     draw: Box<dyn FnMut() -> u64 + Send>,
-    weather: Weather,
+    conditions: NetworkConditions,
     /// Listeners, by address.
     doors: BTreeMap<String, Door>,
-    ways: Ways,
+    channels: ChannelTable,
     refusing: BTreeSet<ServerId>,
     slow: BTreeMap<(ServerId, ServerId), Duration>,
 }
@@ -83,7 +83,7 @@ pub type Arrival = (Pipe, Subject, SocketAddr);
 
 impl State {
     fn delay(&mut self, way: (ServerId, ServerId)) -> Duration {
-        let Weather { delay_ms, late_one_in, late_ms, .. } = self.weather;
+        let NetworkConditions { delay_ms, late_one_in, late_ms, .. } = self.conditions;
         let is_late = late_one_in > 0 && (self.draw)().is_multiple_of(late_one_in);
         let longest = if is_late { late_ms } else { delay_ms };
         let drawn = Duration::from_millis((self.draw)() % (longest + 1));
@@ -94,12 +94,15 @@ impl State {
 impl Network {
     /// A network with these delays. `draw` gives the next 64 random bits.
     #[must_use]
-    pub fn new(weather: Weather, draw: impl FnMut() -> u64 + Send + 'static) -> Arc<Self> {
+    pub fn new(
+        conditions: NetworkConditions,
+        draw: impl FnMut() -> u64 + Send + 'static,
+    ) -> Arc<Self> {
         let state = State {
             draw: Box::new(draw),
-            weather,
+            conditions,
             doors: BTreeMap::new(),
-            ways: Ways::new(Instant::now()),
+            channels: ChannelTable::new(Instant::now()),
             refusing: BTreeSet::new(),
             slow: BTreeMap::new(),
         };
@@ -114,24 +117,24 @@ impl Network {
 
     /// Lets no bytes through from one server to another: they wait, as if a cable were pulled out.
     pub fn cut(&self, from: ServerId, to: ServerId) {
-        self.state.lock().ways.cut(from, to);
+        self.state.lock().channels.cut(from, to);
     }
 
     /// Lets bytes through again, also those that waited.
     pub fn heal(&self, from: ServerId, to: ServerId) {
-        self.state.lock().ways.heal(from, to);
+        self.state.lock().channels.heal(from, to);
         self.changed.notify_waiters();
     }
 
     /// Returns true while the way from one server to another is cut.
     #[must_use]
     pub fn is_cut(&self, from: ServerId, to: ServerId) -> bool {
-        self.state.lock().ways.is_cut(from, to)
+        self.state.lock().channels.is_cut(from, to)
     }
 
     /// Resets all connections of two servers with each other; bytes on their way are lost.
     pub fn reset(&self, one: ServerId, other: ServerId) {
-        self.state.lock().ways.reset(one, other);
+        self.state.lock().channels.reset(one, other);
     }
 
     /// Has a server refuse new connections, as if its process were gone, or take them again.
@@ -152,7 +155,7 @@ impl Network {
     /// All pieces that have arrived so far, in the order of their arrival.
     #[must_use]
     pub fn delivered(&self) -> Vec<Delivered> {
-        self.state.lock().ways.delivered().to_vec()
+        self.state.lock().channels.delivered().to_vec()
     }
 }
 
@@ -223,7 +226,7 @@ impl Host {
     fn enter(&self, target: &Target) -> Result<Pipe, Broken> {
         let refused = || Broken::Io(io::ErrorKind::ConnectionRefused.into());
         let mut state = self.network.state.lock();
-        let State { doors, ways, refusing, .. } = &mut *state;
+        let State { doors, channels, refusing, .. } = &mut *state;
         let door = doors.get(&target.address).ok_or_else(refused)?;
         let subject = door.subject;
         if refusing.contains(&subject.server) || door.arrivals.is_closed() {
@@ -237,7 +240,7 @@ impl Host {
             let why = format!("{subject} has not the role {}", target.role);
             return Err(Broken::Denied(Denied::by_us(Refused::WrongRole, why)));
         }
-        let (there, back) = ways.open(self.subject.server, subject.server);
+        let (there, back) = channels.open(self.subject.server, subject.server);
         let theirs = Pipe::new(self.network.clone(), there, back);
         // The result keeps a pipe that could not be sent until the lock is free: dropping the pipe takes the lock.
         let told = door.arrivals.try_send((theirs, self.subject, address_of(self.subject.server)));

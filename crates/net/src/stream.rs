@@ -25,7 +25,7 @@ use crate::endpoint::{Dialled, Endpoint};
 use crate::error::{CallError, Denied, NotSent, Refused};
 use crate::handshake::in_time;
 use crate::hello;
-use crate::metrics::{Metrics, Stands};
+use crate::metrics::{ConnectionSide, Metrics};
 use crate::service::PeerIdentity;
 use crate::target::Target;
 
@@ -64,7 +64,7 @@ impl StreamOffer {
 pub struct Stream {
     socket: Box<dyn Duplex>,
     metrics: Arc<Metrics>,
-    carries: (Role, Stands),
+    carries: (Role, ConnectionSide),
 }
 
 impl std::fmt::Debug for Stream {
@@ -78,7 +78,7 @@ impl Stream {
     pub(crate) fn behind(
         wire: Wire,
         metrics: &Arc<Metrics>,
-        carries: (Role, Stands),
+        carries: (Role, ConnectionSide),
     ) -> Result<Self, Broken> {
         let socket = wire.into_stream().map_err(Broken::Frame)?;
         metrics.open.add(1);
@@ -160,7 +160,7 @@ impl Endpoint {
         let dialled = self.dial(target, Dialled::Stream).await?;
         let mut wire = Wire::new(dialled, self.metrics().clone());
         hello::call(&mut wire, target.role, self.speaks()).await?;
-        Stream::behind(wire, self.metrics(), (target.role, Stands::Asks))
+        Stream::behind(wire, self.metrics(), (target.role, ConnectionSide::Asks))
     }
 }
 

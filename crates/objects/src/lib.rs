@@ -32,7 +32,7 @@ use larder_types::{
 
 pub use assemble::{Assembled, assemble};
 pub use opened::Opened;
-pub use page::{Onward, Page};
+pub use page::{Page, ScanStep};
 pub use remote::Remote;
 
 /// Errors of a call, sorted by what the caller should do.

@@ -9,7 +9,7 @@ use larder_types::{BucketId, ObjectKey, UploadId, rows};
 use crate::{ListItem, ListPage, ListRequest};
 
 /// Where a scan goes after a row.
-pub enum Onward {
+pub enum ScanStep {
     /// To the next one.
     Next,
     /// To the first that is not before this one.
@@ -63,10 +63,10 @@ impl<'a, T> Page<'a, T> {
         row: &[u8],
         value: &[u8],
         decode: impl Fn(ObjectKey, &[u8]) -> Option<T>,
-    ) -> Onward {
+    ) -> ScanStep {
         let Some((_, key, _)) = rows::parse_keyed(row) else {
             self.damaged = true;
-            return Onward::Stop;
+            return ScanStep::Stop;
         };
         let ListRequest { prefix, delimiter, .. } = self.request;
         if let Some(group) = group_of(key.as_str(), prefix, delimiter.as_deref()) {
@@ -74,27 +74,27 @@ impl<'a, T> Page<'a, T> {
         }
         if self.items.len() == self.max {
             self.truncated = true;
-            return Onward::Stop;
+            return ScanStep::Stop;
         }
         let Some(entry) = decode(key, value) else {
             self.damaged = true;
-            return Onward::Stop;
+            return ScanStep::Stop;
         };
         self.items.push(ListItem::Entry(entry));
-        Onward::Next
+        ScanStep::Next
     }
 
     /// Goes on behind the group.
-    fn add_group(&mut self, group: String) -> Onward {
+    fn add_group(&mut self, group: String) -> ScanStep {
         let rows = rows::key_prefix(self.table, self.bucket, group.as_bytes());
         if self.request.after.as_deref() != Some(&group) {
             if self.items.len() == self.max {
                 self.truncated = true;
-                return Onward::Stop;
+                return ScanStep::Stop;
             }
             self.items.push(ListItem::Group(group));
         }
-        rows::prefix_end(&rows).map_or(Onward::Stop, Onward::Seek)
+        rows::prefix_end(&rows).map_or(ScanStep::Stop, ScanStep::Seek)
     }
 
     /// The page; `None` if a row could not be used.

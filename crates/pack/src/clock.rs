@@ -1,4 +1,4 @@
-//! Clocks: the time of day, and sightings of the bucket, or of the answer who owns it, by a clock
+//! Clocks: the time of day, and looks at the bucket, or of the answer who owns it, by a clock
 //! that goes on while the machine is suspended. The steady clock of `Instant` stands still then: a
 //! worker that woke up after a night would take what it saw the evening before for new.
 
@@ -22,13 +22,13 @@ pub(crate) fn uptime() -> Duration {
 
 /// The time at which the bucket was looked at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sighting {
+pub(crate) struct SuspendAwareInstant {
     pub(crate) steady: Instant,
     at: Duration,
     uptime: Uptime,
 }
 
-impl Sighting {
+impl SuspendAwareInstant {
     pub(crate) fn now(uptime: Uptime) -> Self {
         Self { steady: Instant::now(), at: uptime(), uptime }
     }
@@ -54,7 +54,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_for_which_the_machine_was_suspended_counts() {
-        let sighting = Sighting::now(slept);
+        let sighting = SuspendAwareInstant::now(slept);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(sighting.elapsed(), Duration::from_secs(60));
         HOURS.fetch_add(8, Ordering::Relaxed);

@@ -17,13 +17,13 @@ use serde::de::DeserializeOwned;
 use crate::backup::{Head, Segment, read_segment};
 use crate::commit::log::{LogRecord, LogRecordRef};
 use crate::format::blob::{BlobName, FooterHead, FooterReader, encode_footer};
-use crate::format::entry::{Change, Content, Entry, Place, Within};
-use crate::format::lot::{BundleContent, Lot};
+use crate::format::entry::{Change, Container, Content, Entry, Place};
 use crate::format::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
 use crate::format::sums::BodySums;
-use crate::ids::{BackupId, BlobId, OwnId, ProcessId, Run, WorkerId};
+use crate::format::upload_unit::{BundleContent, UploadUnit};
+use crate::ids::{BackupId, BlobId, ProcessId, Run, StandaloneId, WorkerId};
 use crate::owner::announce::Announcement;
 use crate::owner::counting::{self, Record};
 use crate::owner::horizon::Inheritance;
@@ -31,9 +31,9 @@ use crate::owner::identity::{Claim, Identity};
 use crate::owner::name::WorkerName;
 use crate::owner::naming::Named;
 use crate::owner::numbering::{Number, Numbered};
-use crate::peers::feed::Asked;
+use crate::peers::feed::FeedPosition;
 use crate::peers::feed::identity::{credentials, server_of};
-use crate::peers::feed::wire::{Ask, Refusal, Told};
+use crate::peers::feed::wire::{FeedReply, FeedRequest, Refusal};
 
 /// The file, read when a test runs.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");
@@ -93,13 +93,13 @@ fn upload() -> UploadId {
 }
 
 fn own() -> Place {
-    let within = Within::Own(OwnId { worker: WorkerId(3), run: 0xAABB, number: 5 });
-    Place { within, offset: 0, len: 9, seed: 4, sum_bytes: 1 << 20, sums: vec![u64::MAX] }
+    let container = Container::Own(StandaloneId { worker: WorkerId(3), run: 0xAABB, number: 5 });
+    Place { container, offset: 0, len: 9, seed: 4, sum_bytes: 1 << 20, sums: vec![u64::MAX] }
 }
 
 fn place(offset: u64, body: &'static [u8]) -> Place {
     let sums = BodySums::of(0x1122_3344, 65_536, &[Bytes::from_static(body)]);
-    sums.placed(Within::Blob(BLOB), offset)
+    sums.placed(Container::Blob(BLOB), offset)
 }
 
 /// One of each kind.
@@ -196,7 +196,7 @@ fn a_blob_is_written_as_ever_and_read_back() {
     for entry in &entries {
         encoded = postcard::to_extend(entry, encoded).unwrap();
     }
-    let tail = encode_footer(BLOB, Lot::SHARED, 9, &head, &encoded);
+    let tail = encode_footer(BLOB, UploadUnit::SHARED, 9, &head, &encoded);
     check("blob of version 2", &[&b"hellopart"[..], &tail].concat());
     assert_eq!(read_back("blob of version 2"), (head, entries));
     let (created_ms, process) = (1_700_000_000_000, ProcessId::UNNUMBERED);
@@ -210,29 +210,29 @@ fn a_blob_is_written_as_ever_and_read_back() {
 
 #[test]
 fn a_bundle_is_written_as_ever_and_says_which_it_is() {
-    let lot = Lot::numbered(2).unwrap();
+    let unit = UploadUnit::numbered(2).unwrap();
     let sums = BodySums::of(0x1122_3344, 65_536, &[Bytes::from_static(b"hello")]);
     let (bucket, key) = (BucketId(0x0506), ObjectKey::new("a/ü").unwrap());
-    let content = Content::Run(sums.placed(lot.within(BLOB), 0));
+    let content = Content::Run(sums.placed(unit.container(BLOB), 0));
     let change = Change::Put { bucket, key, metax: metax(5), content };
     let entry = Entry { seq: OpSeq(301), clock: HybridClock(1_000_001), change };
     let head = head(std::slice::from_ref(&entry));
     let encoded = postcard::to_extend(&entry, Vec::new()).unwrap();
-    let tail = encode_footer(BLOB, lot, 5, &head, &encoded);
+    let tail = encode_footer(BLOB, unit, 5, &head, &encoded);
     check("bundle", &[&b"hello"[..], &tail].concat());
     let footer = FooterReader::new("golden", &tail).unwrap();
-    assert_eq!((footer.trailer.id, footer.trailer.lot), (BLOB, lot));
-    let Within::Own(bundle) = footer.trailer.within() else { panic!("it is a bundle") };
+    assert_eq!((footer.trailer.id, footer.trailer.unit), (BLOB, unit));
+    let Container::Own(bundle) = footer.trailer.container() else { panic!("it is a bundle") };
     let path = "objects/0000000000000003-0000000000000000-0000000000010202";
     assert_eq!(bundle.path_of(ProcessId::UNNUMBERED), path);
     assert_eq!(bundle.path_of(process_31()), format!("{path}-0000001f"));
     for (file, process) in [("", ProcessId::UNNUMBERED), ("-0000001f", process_31())] {
         let file = format!("{}{file}", path.strip_prefix("objects/").unwrap());
-        assert_eq!(OwnId::parse(&file), Some((bundle, process)));
+        assert_eq!(StandaloneId::parse(&file), Some((bundle, process)));
     }
     let large = "0000000000000003-00000000000000bb-0000000000010202";
-    assert!(OwnId::parse(large).is_some());
-    assert_eq!(OwnId::parse(&format!("{large}-0000001f")), None);
+    assert!(StandaloneId::parse(large).is_some());
+    assert_eq!(StandaloneId::parse(&format!("{large}-0000001f")), None);
     check("key of a bundle", &rows::bundle(bundle));
     assert_eq!(rows::parse_bundle(&rows::bundle(bundle)), Some(bundle));
     let content = BundleContent { end: 9, live: 5, process: ProcessId::UNNUMBERED };
@@ -370,25 +370,28 @@ fn workers_tell_each_other_what_they_ever_did() {
 fn workers_say_things_as_ever() {
     let (worker, ms) = (WorkerId(0x1_0001), 1_700_000_000_000);
     let last = Some((OpSeq(20), HybridClock(0x0123_4567_89ab_cdef)));
-    let (from, to, lot) = (300, 500, 2);
+    let (from, to, unit) = (300, 500, 2);
     check_said("call of version 4 for changes", &{
-        Ask::Changes { worker, asked: Asked { blob: 7, from: 0, last: None } }
+        FeedRequest::Changes { worker, asked: FeedPosition { blob: 7, from: 0, last: None } }
     });
     check_said("call of version 4 for changes behind an entry", &{
-        Ask::Changes { worker, asked: Asked { blob: 7, from, last } }
+        FeedRequest::Changes { worker, asked: FeedPosition { blob: 7, from, last } }
     });
-    check_said("call of version 4 for a body", &Ask::Body { worker, blob: 7, lot, from, to });
+    check_said(
+        "call of version 4 for a body",
+        &FeedRequest::Body { worker, blob: 7, unit, from, to },
+    );
     let row = row(ms, process_31());
     let refusals =
         [Refusal::OtherClaim, Refusal::Diverged, Refusal::Absent, Refusal::Range, Refusal::Failed];
     let told = [
-        Told::Entries { blob: 7, from, is_whole: true, behind: 5 },
-        Told::Uploaded { blob: 7, row },
-        Told::Nothing { blob: 7 },
-        Told::Body,
-        Told::BundleUploaded(process_31()),
+        FeedReply::Entries { blob: 7, from, is_whole: true, behind: 5 },
+        FeedReply::Uploaded { blob: 7, row },
+        FeedReply::Nothing { blob: 7 },
+        FeedReply::Body,
+        FeedReply::BundleUploaded(process_31()),
     ];
-    for (nth, told) in told.into_iter().chain(refusals.map(Told::Refused)).enumerate() {
+    for (nth, told) in told.into_iter().chain(refusals.map(FeedReply::Refused)).enumerate() {
         check_said(&format!("answer {nth} of version 4"), &told);
     }
     let subject = credentials(&Secret::of([7; 32]), worker).unwrap().subject();

@@ -18,18 +18,18 @@ use crate::backup::{Head, SegmentSum, read_segment};
 use crate::commit::log::LogRecord;
 use crate::format::blob::{BlobName, FooterReader, TRAILER_BYTES, Trailer};
 use crate::format::entry::{Change, Content};
-use crate::format::lot::BundleContent;
 use crate::format::rows::{
     BlobContent, BlobRow, PackedPart, PackedVersion, RetiredRow, parse_blob,
 };
-use crate::ids::{BackupId, OwnId};
+use crate::format::upload_unit::BundleContent;
+use crate::ids::{BackupId, StandaloneId};
 use crate::owner::announce::Announcement;
 use crate::owner::counting::Record;
 use crate::owner::identity::{Claim, Identity};
 use crate::owner::numbering::{Number, Numbered};
 use crate::packer::status::Status;
-use crate::peers::feed::Heard;
-use crate::peers::feed::wire::{Ask, Told};
+use crate::peers::feed::FeedUpdate;
+use crate::peers::feed::wire::{FeedReply, FeedRequest};
 
 const GOLDEN: &str = include_str!("../tests/golden/pack.hex");
 const STATUS: &[u8] = include_bytes!("packer/status/v1.json");
@@ -79,7 +79,7 @@ fn read_tail(tail: &[u8]) -> bool {
             | Change::PartMoved { place, .. } => place,
             _ => continue,
         };
-        assert!(run.end_in(run.within).is_none_or(|end| end >= run.offset));
+        assert!(run.end_in(run.container).is_none_or(|end| end >= run.offset));
     }
     true
 }
@@ -90,9 +90,9 @@ fn looked_at<T>(_: T) {}
 fn read_all(bytes: &[u8]) {
     looked_at(Trailer::decode("a blob", bytes));
     looked_at(Status::decode(bytes));
-    looked_at(postcard::take_from_bytes::<Ask>(bytes).map(|(ask, _)| ask));
-    if let Ok((told, payload)) = postcard::take_from_bytes::<Told>(bytes) {
-        looked_at(Heard::read(told, Bytes::copy_from_slice(payload)));
+    looked_at(postcard::take_from_bytes::<FeedRequest>(bytes).map(|(ask, _)| ask));
+    if let Ok((told, payload)) = postcard::take_from_bytes::<FeedReply>(bytes) {
+        looked_at(FeedUpdate::read(told, Bytes::copy_from_slice(payload)));
     }
     looked_at(Head::decode(BackupId::default(), bytes));
     let sum = SegmentSum { bytes: bytes.len() as u64, rows: 1, sum: xxh3_64(bytes) };
@@ -103,7 +103,7 @@ fn read_all(bytes: &[u8]) {
     looked_at(decode::<Number>("number", bytes));
     looked_at(decode::<Record>("record", bytes));
     looked_at(decode::<Numbered>("numbered", bytes));
-    looked_at(std::str::from_utf8(bytes).map(OwnId::parse));
+    looked_at(std::str::from_utf8(bytes).map(StandaloneId::parse));
     looked_at(BlobContent::decode(bytes));
     looked_at(decode::<BundleContent>("row", bytes));
     looked_at(decode::<PackedPart>("row", bytes));

@@ -105,7 +105,7 @@ impl fmt::Display for BlobId {
 
 /// A body that is an object of its own in the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct OwnId {
+pub struct StandaloneId {
     /// The worker that wrote it.
     pub worker: WorkerId,
     /// Drawn at the start of that worker's process, so that no two runs give the same name.

@@ -16,7 +16,7 @@
 //! 3. Blobs go up in the order of their numbers, and only durable changes are in them. So all that
 //!    was uploaded is a prefix of all that was answered.
 //! 4. A blob is never changed once it is named in the index. Uploading it again writes the same bytes. That holds for
-//!    its bundles too (`format/lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
+//!    its bundles too (`format/upload_unit.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
 //! 7. One worker owns a backend, or its place in one that several share, at a time, and one process
@@ -34,9 +34,9 @@
 //! |---|---|---|
 //! | the files beside the rooms | numbers of workers and blobs, errors, limits, clocks, counters, kinds and prices of requests, planted bugs | one another |
 //! | `format` | what a change is; the bytes of blobs, bundles and rows | |
-//! | `backend` | somebody else's object store, and the gate before it | |
+//! | `backend` | somebody else's object store, and the request scheduler before it | |
 //! | `index` | all that is true, in rows, and who has which bytes | `format` |
-//! | `commit` | wishes and what becomes of them: queue, committer, log, spool | `format`, `index` |
+//! | `commit` | commands and what becomes of them: queue, committer, log, spool | `format`, `index` |
 //! | `owner` | who owns a place in the backend: names, claims, numbers, horizons, the fence before each answer | `format`, `backend`, `commit` |
 //! | `read` | bodies on their way out: spool, cache, shared requests | `format`, `backend`, `index`, `commit` |
 //! | `upload` | bodies on their way to the backend: blobs, bundles, large objects | `format`, `backend`, `commit`, `owner` |
@@ -94,10 +94,10 @@ pub use counters::Counters;
 pub use embed::{EmbedError, KeyPage, PackedBucket};
 pub use error::PackError;
 pub use format::blob;
-pub use format::entry::{Change, Content, Entry, Place, Within};
-pub use format::lot::Lot;
-pub use gc::housekeeping::Kept;
-pub use ids::{BackupId, BlobId, OwnId, ProcessId, Run, WorkerId};
+pub use format::entry::{Change, Container, Content, Entry, Place};
+pub use format::upload_unit::UploadUnit;
+pub use gc::maintenance::MaintenanceReport;
+pub use ids::{BackupId, BlobId, ProcessId, Run, StandaloneId, WorkerId};
 pub use owner::name::WorkerName;
 pub use owner::ownership::OwnerStatus;
 pub use packer::Packer;

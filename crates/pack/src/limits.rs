@@ -25,7 +25,7 @@ pub const RULES_MAX: usize = 64;
 /// Least threads that write bodies at once, unless the configuration says otherwise: they mostly wait for syncs, also
 /// where there is one core.
 pub const PACKING_THREADS_MIN: usize = 4;
-/// Most threads that write bodies at once: more than there are lots have nothing to do.
+/// Most threads that write bodies at once: more than there are units have nothing to do.
 pub const PACKING_THREADS_MAX: usize = 1 + BUNDLES_MAX as usize;
 /// Age of the oldest change of a blob at which it goes up, however little is in it.
 pub const FLUSH_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
@@ -63,10 +63,10 @@ pub const GOOGLE_PUT_BYTES_MAX: u64 = 5 << 40;
 /// Most bytes of one Put Blob to Azure: 5,000 MiB from version 2019-12-12 on, which the library's is behind
 /// (<https://learn.microsoft.com/en-us/rest/api/storageservices/put-blob>).
 pub const AZURE_PUT_BYTES_MAX: u64 = 5000 << 20;
-/// Most lots in a row that go up in parts after one request for a lot broke off. One the first time, twice as many each
-/// time after: on a way that never takes a large request, one lot of so many is sent twice.
+/// Most units in a row that go up in parts after one request for a unit broke off. One the first time, twice as many each
+/// time after: on a way that never takes a large request, one unit of so many is sent twice.
 pub const PARTS_IN_A_ROW_MAX: u32 = 64;
-/// Tries of one request for a lot, of which hardly anything went out each time, before the lot goes up in parts.
+/// Tries of one request for a unit, of which hardly anything went out each time, before the unit goes up in parts.
 pub const EARLY_TRIES_MAX: u32 = 4;
 /// Percent of the spool that wait when parts beside each other are worth their price: puts are soon refused.
 pub const SPOOL_BEHIND_PERCENT: u64 = 75;
@@ -114,9 +114,9 @@ pub const MISSING_LOOKS_MAX: u32 = 4;
 pub const MISSING_PAUSE: Duration = Duration::from_millis(50);
 /// Time for which a blob that was missing or damaged is not repacked; twice as long each time after
 /// the first.
-pub const ASIDE_PAUSE: Duration = Duration::from_secs(10 * 60);
+pub const REPACK_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// The longest of these.
-pub const ASIDE_PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
+pub const REPACK_BACKOFF_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Pause after the backend said that it is asked too much; doubles up to [`THROTTLED_PAUSE_MAX`].
 pub const THROTTLED_PAUSE: Duration = Duration::from_millis(100);
 /// Longest of these pauses.
@@ -273,7 +273,7 @@ pub const ORPHANS_AT_ONCE: usize = 10_000;
 /// Time between two such looks of a worker that starts.
 pub const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(500);
 /// Deletes remembered as not needed any more, to be forgotten a round later; more wait.
-pub const GRAVES_REMEMBERED: usize = 100_000;
+pub const TOMBSTONES_REMEMBERED: usize = 100_000;
 /// Rows that a round looks at before others have their turn.
 pub const ROUND_ROWS: usize = 256;
 /// Rows of each worker that a list takes at a time.

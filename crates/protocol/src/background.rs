@@ -39,7 +39,7 @@ pub const WORKS: [Work; 5] =
 
 /// The answer to a piece that waits to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum Admission {
     /// It has begun.
     Begins,
     /// Not before this time, in microseconds of the driver's clock.
@@ -50,7 +50,7 @@ pub enum Turn {
 
 /// Bytes and pieces of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Taken {
+pub struct SpentBudget {
     /// Pieces begun.
     pub pieces: u64,
     /// Bytes of them.
@@ -73,7 +73,7 @@ pub struct Budget {
     waiting: [u32; WORKS.len()],
     /// More urgent pieces that began while one of the kind waited, since its last.
     passed_over: [u32; WORKS.len()],
-    taken: [Taken; WORKS.len()],
+    taken: [SpentBudget; WORKS.len()],
     yields: u64,
 }
 
@@ -90,7 +90,7 @@ impl Budget {
             under_way: 0,
             waiting: [0; WORKS.len()],
             passed_over: [0; WORKS.len()],
-            taken: [Taken::default(); WORKS.len()],
+            taken: [SpentBudget::default(); WORKS.len()],
             yields: 0,
         }
     }
@@ -136,14 +136,14 @@ impl Budget {
     ///
     /// # Panics
     /// If nobody waits for it.
-    pub fn may_begin(&mut self, now_us: u64, work: Work, bytes: u64) -> Turn {
+    pub fn may_begin(&mut self, now_us: u64, work: Work, bytes: u64) -> Admission {
         assert!(self.waiting[work as usize] > 0, "{work:?} begins without having waited");
         let pieces_max = BACKGROUND_PIECES_MAX * self.times_lent() as usize;
         if self.under_way >= pieces_max || self.favoured() != Some(work) {
-            return Turn::Later;
+            return Admission::Later;
         }
         if now_us < self.next_us {
-            return Turn::NotBefore(self.next_us);
+            return Admission::NotBefore(self.next_us);
         }
         self.wants_no_more(work);
         self.passed_over[work as usize] = 0;
@@ -156,8 +156,8 @@ impl Budget {
         let takes_us = bytes.saturating_mul(1_000_000) / self.rate_of(work);
         self.next_us = now_us.saturating_add(takes_us);
         let taken = &mut self.taken[work as usize];
-        *taken = Taken { pieces: taken.pieces + 1, bytes: taken.bytes + bytes };
-        Turn::Begins
+        *taken = SpentBudget { pieces: taken.pieces + 1, bytes: taken.bytes + bytes };
+        Admission::Begins
     }
 
     /// The kind whose turn it is.
@@ -218,7 +218,7 @@ impl Budget {
 
     /// Returns the pieces and bytes that a kind has taken.
     #[must_use]
-    pub fn taken(&self, work: Work) -> Taken {
+    pub fn taken(&self, work: Work) -> SpentBudget {
         self.taken[work as usize]
     }
 
@@ -235,7 +235,7 @@ mod tests {
 
     const MIB: u64 = 1024 * 1024;
 
-    fn begin(budget: &mut Budget, now_us: u64, work: Work, bytes: u64) -> Turn {
+    fn begin(budget: &mut Budget, now_us: u64, work: Work, bytes: u64) -> Admission {
         budget.wants(work);
         budget.may_begin(now_us, work, bytes)
     }
@@ -243,21 +243,21 @@ mod tests {
     #[test]
     fn pieces_begin_no_faster_than_the_rate() {
         let mut budget = Budget::new(MIB);
-        assert_eq!(begin(&mut budget, 0, Work::Scrub, MIB / 2), Turn::Begins);
-        assert_eq!(begin(&mut budget, 100, Work::Scrub, MIB), Turn::NotBefore(500_000));
-        assert_eq!(budget.may_begin(500_000, Work::Scrub, MIB), Turn::Begins);
-        assert_eq!(budget.taken(Work::Scrub), Taken { pieces: 2, bytes: MIB + MIB / 2 });
+        assert_eq!(begin(&mut budget, 0, Work::Scrub, MIB / 2), Admission::Begins);
+        assert_eq!(begin(&mut budget, 100, Work::Scrub, MIB), Admission::NotBefore(500_000));
+        assert_eq!(budget.may_begin(500_000, Work::Scrub, MIB), Admission::Begins);
+        assert_eq!(budget.taken(Work::Scrub), SpentBudget { pieces: 2, bytes: MIB + MIB / 2 });
     }
 
     #[test]
     fn no_more_than_so_many_are_under_way() {
         let mut budget = Budget::new(u64::MAX);
         for _ in 0..BACKGROUND_PIECES_MAX {
-            assert_eq!(begin(&mut budget, 0, Work::Rebuild, 1), Turn::Begins);
+            assert_eq!(begin(&mut budget, 0, Work::Rebuild, 1), Admission::Begins);
         }
-        assert_eq!(begin(&mut budget, 0, Work::Rebuild, 1), Turn::Later);
+        assert_eq!(begin(&mut budget, 0, Work::Rebuild, 1), Admission::Later);
         budget.ended();
-        assert_eq!(budget.may_begin(0, Work::Rebuild, 1), Turn::Begins);
+        assert_eq!(budget.may_begin(0, Work::Rebuild, 1), Admission::Begins);
         assert_eq!(budget.under_way(), BACKGROUND_PIECES_MAX);
     }
 
@@ -266,15 +266,15 @@ mod tests {
         let mut budget = Budget::new(u64::MAX);
         budget.wants(Work::Scrub);
         budget.wants(Work::RebuildSingle);
-        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Later);
-        assert_eq!(budget.may_begin(0, Work::RebuildSingle, 1), Turn::Begins);
-        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Begins);
+        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Admission::Later);
+        assert_eq!(budget.may_begin(0, Work::RebuildSingle, 1), Admission::Begins);
+        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Admission::Begins);
         budget.wants(Work::Rebuild);
         budget.wants(Work::Scrub);
         budget.wants_no_more(Work::Rebuild);
         assert_eq!(
             budget.may_begin(0, Work::Scrub, 1),
-            Turn::Begins,
+            Admission::Begins,
             "who went away waits no more"
         );
     }
@@ -284,14 +284,14 @@ mod tests {
         let mut budget = Budget::new(u64::MAX);
         budget.wants(Work::Scrub);
         let mut copies = 0;
-        while begin(&mut budget, 0, Work::Rebuild, 1) == Turn::Begins {
+        while begin(&mut budget, 0, Work::Rebuild, 1) == Admission::Begins {
             budget.ended();
             copies += 1;
             assert!(copies <= BACKGROUND_PASSED_OVER_MAX, "the scrub starves");
         }
         assert_eq!(copies, BACKGROUND_PASSED_OVER_MAX, "the more urgent comes first by far");
-        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Turn::Begins);
-        assert_eq!(budget.may_begin(0, Work::Rebuild, 1), Turn::Begins, "and then it goes on");
+        assert_eq!(budget.may_begin(0, Work::Scrub, 1), Admission::Begins);
+        assert_eq!(budget.may_begin(0, Work::Rebuild, 1), Admission::Begins, "and then it goes on");
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
         let mut begun = Vec::new();
         budget.wants(Work::Rebuild);
         while begun.len() < 4 * BACKGROUND_PASSED_OVER_MAX as usize {
-            let turn = |work: &Work| budget.may_begin(0, *work, 1) == Turn::Begins;
+            let turn = |work: &Work| budget.may_begin(0, *work, 1) == Admission::Begins;
             let work = WORKS.into_iter().skip(1).find(turn).expect("one of them begins");
             budget.ended();
             budget.wants(work);
@@ -319,24 +319,34 @@ mod tests {
         budget.lend(MIB / 2);
         assert_eq!(
             begin(&mut budget, 0, Work::Rebuild, MIB),
-            Turn::Begins,
+            Admission::Begins,
             "nothing is taken away"
         );
-        assert_eq!(begin(&mut budget, 1, Work::Rebuild, MIB), Turn::NotBefore(1_000_000));
+        assert_eq!(begin(&mut budget, 1, Work::Rebuild, MIB), Admission::NotBefore(1_000_000));
         budget.lend(2 * MIB);
-        assert_eq!(budget.may_begin(1_000_000, Work::Rebuild, MIB), Turn::Begins);
-        assert_eq!(begin(&mut budget, 1_000_001, Work::Scrub, MIB), Turn::NotBefore(1_500_000));
-        assert_eq!(budget.may_begin(1_500_000, Work::Scrub, MIB), Turn::Begins);
-        assert_eq!(begin(&mut budget, 1_500_001, Work::Scrub, MIB), Turn::NotBefore(2_500_000));
+        assert_eq!(budget.may_begin(1_000_000, Work::Rebuild, MIB), Admission::Begins);
+        assert_eq!(
+            begin(&mut budget, 1_000_001, Work::Scrub, MIB),
+            Admission::NotBefore(1_500_000)
+        );
+        assert_eq!(budget.may_begin(1_500_000, Work::Scrub, MIB), Admission::Begins);
+        assert_eq!(
+            begin(&mut budget, 1_500_001, Work::Scrub, MIB),
+            Admission::NotBefore(2_500_000)
+        );
         budget.wants_no_more(Work::Scrub);
         budget.lend(u64::MAX);
         for _ in 3..COPY_LENT_MAX as usize * BACKGROUND_PIECES_MAX {
-            assert_eq!(begin(&mut budget, 1 << 40, Work::Rebuild, 0), Turn::Begins);
+            assert_eq!(begin(&mut budget, 1 << 40, Work::Rebuild, 0), Admission::Begins);
         }
-        assert_eq!(begin(&mut budget, 1 << 41, Work::Rebuild, 0), Turn::Later, "that is the most");
+        assert_eq!(
+            begin(&mut budget, 1 << 41, Work::Rebuild, 0),
+            Admission::Later,
+            "that is the most"
+        );
         budget.lend(0);
         budget.ended();
-        assert_eq!(budget.may_begin(1 << 41, Work::Rebuild, 0), Turn::Later, "too many go on");
+        assert_eq!(budget.may_begin(1 << 41, Work::Rebuild, 0), Admission::Later, "too many go on");
     }
 
     #[test]
@@ -351,8 +361,8 @@ mod tests {
         }
         let least = 64 * MIB / BACKGROUND_LEAST_PART;
         assert_eq!(budget.rate(), least);
-        assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Turn::Begins);
-        assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Turn::NotBefore(1_000_000));
+        assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Admission::Begins);
+        assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Admission::NotBefore(1_000_000));
         for _ in 0..BACKGROUND_LEAST_PART {
             budget.heard(0);
         }

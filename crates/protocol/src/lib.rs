@@ -9,6 +9,7 @@
 pub mod background;
 mod coalesce;
 pub mod comparisons;
+pub mod copy_pacing;
 pub mod digest;
 mod high_water;
 pub mod index;
@@ -27,18 +28,17 @@ mod row;
 pub mod scheduler;
 pub mod scrub;
 pub mod sessions;
-pub mod sound;
 pub mod space;
-pub mod turns;
+pub mod validation;
 
 pub use index::{Changes, Index, IndexError, RowSpan};
 pub use lv::{LvInfo, Replica};
 pub use message::{
-    Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceAsk, CoalesceCall, CoalescePlan,
-    Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox, PeerMessage,
-    PutCall, Refusal, Token,
+    Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceCall, CoalescePlan,
+    CoalesceRequest, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry,
+    Outbox, PeerMessage, PutCall, Refusal, Token,
 };
-pub use now::Now;
+pub use now::EventTime;
 pub use pg::Pg;
 pub use planted::Planted;
 pub use space::{Floor, FreeRuns, SpaceUse, VolumeGroup};

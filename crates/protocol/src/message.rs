@@ -7,7 +7,7 @@ mod data;
 mod peer;
 mod put;
 mod refusal;
-pub mod told;
+pub mod remote_change;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 pub use self::append::{AppendCall, AppendDone, AppendRefusal};
-pub use self::coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan};
+pub use self::coalesce::{CoalesceCall, CoalescePlan, CoalesceRequest};
 pub use self::data::{DataAnswer, DataRequest};
 pub use self::peer::{LogEntry, OpenEntry, PeerMessage, Piece, Report, SnapshotHeader};
 pub use self::put::{Content, Description, PutCall};
 pub use self::refusal::Refusal;
-pub use self::told::{Told, ToldAppend, ToldVersion};
+pub use self::remote_change::{RemoteAppend, RemoteChange, RemotePutCall};
 use crate::digest::{Compared, Summed};
 use crate::index::RowSpan;
 use crate::lv::LvInfo;
@@ -171,9 +171,9 @@ pub enum Call {
     /// Answer when the index shows everything that this PG has taken so far of these rows, or of the first of them.
     Settle(RowSpan),
     /// Take what another region tells.
-    Told(Box<Told>),
+    RemoteChange(Box<RemoteChange>),
     /// Find pieces of an object that are worth to be coalesced.
-    PlanCoalesce(Box<CoalesceAsk>),
+    PlanCoalesce(Box<CoalesceRequest>),
     /// Make pieces of an object one.
     Coalesce(Box<CoalesceCall>),
 }
@@ -184,7 +184,7 @@ impl Call {
     pub fn put(&self) -> Option<&PutCall> {
         match self {
             Self::Put(put) => Some(put),
-            Self::Told(told) => told.put(),
+            Self::RemoteChange(told) => told.put(),
             _ => None,
         }
     }
@@ -196,7 +196,7 @@ impl Call {
             Self::Put(put) => Some(&put.request),
             Self::Append(append) => Some(&append.request),
             Self::Coalesce(coalesce) => Some(&coalesce.request),
-            Self::Told(told) => Some(told.request()),
+            Self::RemoteChange(told) => Some(told.request()),
             Self::Delete { request, .. }
             | Self::SetTags { request, .. }
             | Self::CreateUpload { request, .. }
@@ -224,7 +224,7 @@ impl Call {
             | Self::CompleteUpload { .. }
             | Self::AbortUpload { .. }
             | Self::Append(_)
-            | Self::Told(_)
+            | Self::RemoteChange(_)
             | Self::PlanCoalesce(_)
             | Self::Coalesce(_)
             | Self::Read { .. }

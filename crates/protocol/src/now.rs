@@ -2,7 +2,7 @@
 
 /// The time of an event, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Now {
+pub struct EventTime {
     /// By a clock that nobody sets and that counts suspension: for ages and pauses. It means nothing to another machine,
     /// nor after a restart of this one.
     pub steady_ms: u64,

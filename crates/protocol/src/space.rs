@@ -10,7 +10,7 @@
 //!    (`unread.rs`).
 //! 5. A replica whose copies are to be given up gets no new ones: its LV gives no space.
 //! 6. A replica out of reach gets no new ones either, nor one whose disk has no room. Its LV gives space on the others
-//!    only if these are most of it, and the grant names these alone (`most.rs`).
+//!    only if these are most of it, and the grant names these alone (`degraded.rs`).
 //! 7. An allocation takes what rests before it fails (`resting.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,19 +21,19 @@ use larder_types::{DiskId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, View};
 use crate::limits::{LV_FULL_PERCENT, REFUSED_MS, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
 use crate::lv::LvInfo;
 pub use compact::Fragmentation;
-use compact::{Asked, Pace};
+use compact::{CompactionPace, LargestRequest};
 pub use derived::{Space, SpaceFault};
 use heat::Notes;
-use need::Leaving;
+use need::LeavingReplica;
 pub use need::Need;
 use resting::{Rest, Resting};
 use unread::Unread;
 pub use usage::SpaceUse;
 
 mod compact;
+mod degraded;
 mod derived;
 mod heat;
-mod most;
 mod need;
 mod resting;
 mod unread;
@@ -195,10 +195,10 @@ struct Lv {
     /// Replicas that were asked whether they are within reach, and have not answered.
     probed: Holders,
     /// Replicas whose copies are to be given up.
-    leaving: BTreeMap<usize, Leaving>,
+    leaving: BTreeMap<usize, LeavingReplica>,
     /// Replicas whose servers are not up by the map, while copies come or go.
     away: Holders,
-    pace: Pace,
+    pace: CompactionPace,
     /// The part of it that is not known yet.
     unread: Option<Unread>,
 }
@@ -313,7 +313,7 @@ pub struct FloorRaise {
 pub struct VolumeGroup {
     view: View,
     lvs: BTreeMap<LvId, Lv>,
-    asked: Asked,
+    asked: LargestRequest,
     /// Disks that had no room for data that came to them lately, and when they said so last.
     refused: BTreeMap<DiskId, u64>,
     notes: Notes,
@@ -359,7 +359,7 @@ impl VolumeGroup {
             probed: Holders::default(),
             leaving: BTreeMap::new(),
             away: Holders::default(),
-            pace: Pace::default(),
+            pace: CompactionPace::default(),
             unread: None,
             info,
         };

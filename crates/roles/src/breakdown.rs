@@ -157,8 +157,8 @@ impl ClientOps {
 
     /// The counts, for those that add them up.
     #[must_use]
-    pub fn now(&self) -> CountsNow {
-        let mut now = CountsNow { age_s: self.since.age_s(), counts: Vec::new() };
+    pub fn now(&self) -> CountsStatus {
+        let mut now = CountsStatus { age_s: self.since.age_s(), counts: Vec::new() };
         now.add(CLIENT_TABLE, &self.kinds());
         now
     }
@@ -196,8 +196,8 @@ impl DiskOps {
 
     /// The counts, for those that add them up.
     #[must_use]
-    pub fn now(&self) -> CountsNow {
-        let mut now = CountsNow { age_s: self.since.age_s(), counts: Vec::new() };
+    pub fn now(&self) -> CountsStatus {
+        let mut now = CountsStatus { age_s: self.since.age_s(), counts: Vec::new() };
         now.add(DISK_TABLE, &self.kinds());
         now
     }
@@ -241,7 +241,7 @@ impl<const N: usize> ByKind<N> {
     }
 }
 
-/// The table of [`CountNow`] that has [`ClientOps`].
+/// The table of [`CountStatus`] that has [`ClientOps`].
 pub const CLIENT_TABLE: &str = "client";
 /// The same of [`DiskOps`].
 pub const DISK_TABLE: &str = "disk";
@@ -250,16 +250,16 @@ pub const META_TABLE: &str = "meta";
 
 /// The counts of a server since its start, for those that add them up.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct CountsNow {
+pub struct CountsStatus {
     /// Seconds since it began: the age of the server.
     pub age_s: u64,
     /// Those that are not 0, at most [`COUNTS_TOLD_MAX`].
-    pub counts: Vec<CountNow>,
+    pub counts: Vec<CountStatus>,
 }
 
 /// One of them. Tables, kinds and sizes are told by name, so that another release may count others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CountNow {
+pub struct CountStatus {
     /// Table that it is of.
     pub table: String,
     /// Kind of operation or request.
@@ -276,7 +276,7 @@ pub struct CountNow {
     pub served_us: u64,
 }
 
-impl CountsNow {
+impl CountsStatus {
     /// Adds operations by size.
     pub fn add(&mut self, table: &str, kinds: &[(&str, &BySize)]) {
         for (kind, by_size) in kinds {
@@ -312,15 +312,15 @@ impl CountsNow {
             name.len() <= COUNT_NAME_BYTES_MAX && name.bytes().all(is_plain)
         };
         let are_names =
-            |it: &CountNow| is_name(&it.table) && is_name(&it.kind) && is_name(&it.size);
+            |it: &CountStatus| is_name(&it.table) && is_name(&it.kind) && is_name(&it.size);
         self.counts.len() <= COUNTS_TOLD_MAX && self.counts.iter().all(are_names)
     }
 }
 
-fn count_of(table: &str, kind: &str, size: &str, sum: Sum) -> CountNow {
+fn count_of(table: &str, kind: &str, size: &str, sum: Sum) -> CountStatus {
     let Sum { ops, bytes, waited_us, served_us } = sum;
     let [table, kind, size] = [table, kind, size].map(str::to_owned);
-    CountNow { table, kind, size, ops, bytes, waited_us, served_us }
+    CountStatus { table, kind, size, ops, bytes, waited_us, served_us }
 }
 
 #[cfg(test)]
@@ -359,7 +359,7 @@ mod tests {
         ops.write.note(1024);
         ops.write.note_time(1024, 3, 40);
         ops.write.note(0);
-        let mut told = CountsNow::default();
+        let mut told = CountsStatus::default();
         told.add(CLIENT_TABLE, &ops.kinds());
         let (none, one) = (
             Sum { ops: 1, ..Sum::default() },
@@ -383,11 +383,11 @@ mod tests {
     #[test]
     fn counts_that_no_server_tells_are_not_taken() {
         let one = || count_of("meta", "put", "", Sum::default());
-        let many = |count| CountsNow { age_s: 1, counts: vec![one(); count] };
+        let many = |count| CountsStatus { age_s: 1, counts: vec![one(); count] };
         assert!(many(COUNTS_TOLD_MAX).is_sound() && !many(COUNTS_TOLD_MAX + 1).is_sound());
         for kind in ["a\n", "two words", "\u{1b}[2J", &*"k".repeat(COUNT_NAME_BYTES_MAX + 1)] {
-            let named = CountNow { kind: kind.to_owned(), ..one() };
-            assert!(!CountsNow { age_s: 1, counts: vec![named] }.is_sound(), "{kind:?}");
+            let named = CountStatus { kind: kind.to_owned(), ..one() };
+            assert!(!CountsStatus { age_s: 1, counts: vec![named] }.is_sound(), "{kind:?}");
         }
     }
 
@@ -397,11 +397,11 @@ mod tests {
         let most = u64::MAX;
         let sum = Sum { ops: most, bytes: most, waited_us: most, served_us: most };
         let longest = count_of(&name(), &name(), &name(), sum);
-        let counts = CountsNow { age_s: most, counts: vec![longest; COUNTS_TOLD_MAX] };
+        let counts = CountsStatus { age_s: most, counts: vec![longest; COUNTS_TOLD_MAX] };
         assert!(counts.is_sound());
         let told = larder_types::codec::encode(&counts);
-        assert_eq!(CountsNow::heard(&told), Some(counts));
+        assert_eq!(CountsStatus::heard(&told), Some(counts));
         let too_long = [told, vec![0; COUNTS_TOLD_BYTES_MAX]].concat();
-        assert_eq!(CountsNow::heard(&too_long), None);
+        assert_eq!(CountsStatus::heard(&too_long), None);
     }
 }

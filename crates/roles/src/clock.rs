@@ -4,11 +4,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_env::clock::uptime_ms;
-use larder_protocol::Now;
+use larder_protocol::EventTime;
 
 /// The time by both clocks.
-pub(crate) fn now() -> Now {
-    Now { steady_ms: uptime_ms(), wall_ms: now_ms() }
+pub(crate) fn now() -> EventTime {
+    EventTime { steady_ms: uptime_ms(), wall_ms: now_ms() }
 }
 
 /// Milliseconds since 1970; 0 on a machine whose clock is before that.

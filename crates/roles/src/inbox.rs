@@ -34,11 +34,11 @@ impl<T> Clone for Inbox<T> {
 }
 
 /// The receiving end, which the thread has.
-pub(crate) struct Taker<T>(Arc<Shared<T>>);
+pub(crate) struct InboxReceiver<T>(Arc<Shared<T>>);
 
 /// The reason why something was not put in; it is given back.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NotTaken<T> {
+pub(crate) enum InboxError<T> {
     /// As many wait as may.
     Full(T),
     /// The thread is gone.
@@ -46,36 +46,36 @@ pub(crate) enum NotTaken<T> {
 }
 
 /// An empty one for at most so many.
-pub(crate) fn inbox<T>(max: usize) -> (Inbox<T>, Taker<T>) {
+pub(crate) fn inbox<T>(max: usize) -> (Inbox<T>, InboxReceiver<T>) {
     assert!(max > 0, "something may wait");
     let queue = Queue { waiting: VecDeque::new(), max, is_over: false };
     let shared = Arc::new(Shared { queue: Mutex::new(queue), arrived: Condvar::new() });
-    (Inbox(shared.clone()), Taker(shared))
+    (Inbox(shared.clone()), InboxReceiver(shared))
 }
 
 impl<T> Inbox<T> {
     /// Puts something in.
-    pub(crate) fn put(&self, input: T) -> Result<(), NotTaken<T>> {
+    pub(crate) fn put(&self, input: T) -> Result<(), InboxError<T>> {
         self.put_quietly(input)?;
         self.0.arrived.notify_one();
         Ok(())
     }
 
     /// Puts something in that the thread takes when it wakes for another reason, or at the time until which it waits.
-    pub(crate) fn put_quietly(&self, input: T) -> Result<(), NotTaken<T>> {
+    pub(crate) fn put_quietly(&self, input: T) -> Result<(), InboxError<T>> {
         let mut queue = self.0.queue.lock();
         if queue.is_over {
-            return Err(NotTaken::Over(input));
+            return Err(InboxError::Over(input));
         }
         if queue.waiting.len() >= queue.max {
-            return Err(NotTaken::Full(input));
+            return Err(InboxError::Full(input));
         }
         queue.waiting.push_back(input);
         Ok(())
     }
 }
 
-impl<T> Taker<T> {
+impl<T> InboxReceiver<T> {
     /// Takes what waits longest, if anything does.
     pub(crate) fn take(&self) -> Option<T> {
         self.0.queue.lock().waiting.pop_front()
@@ -97,7 +97,7 @@ impl<T> Taker<T> {
     }
 }
 
-impl<T> Drop for Taker<T> {
+impl<T> Drop for InboxReceiver<T> {
     fn drop(&mut self) {
         let mut queue = self.0.queue.lock();
         queue.is_over = true;
@@ -118,7 +118,7 @@ mod tests {
     fn at_most_so_many_wait_and_they_are_taken_in_their_order() {
         let (inbox, taker) = inbox(2);
         assert_eq!((inbox.put(1), inbox.put(2)), (Ok(()), Ok(())));
-        assert_eq!(inbox.put(3), Err(NotTaken::Full(3)));
+        assert_eq!(inbox.put(3), Err(InboxError::Full(3)));
         assert_eq!(taker.take(), Some(1));
         assert_eq!(inbox.put(4), Ok(()));
         assert_eq!((taker.take(), taker.take(), taker.take()), (Some(2), Some(4), None));
@@ -150,6 +150,6 @@ mod tests {
         assert!(inbox.put(waits.clone()).is_ok());
         drop(taker);
         assert_eq!(Arc::strong_count(&waits), 1);
-        assert!(matches!(inbox.put(waits), Err(NotTaken::Over(_))));
+        assert!(matches!(inbox.put(waits), Err(InboxError::Over(_))));
     }
 }

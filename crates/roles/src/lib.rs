@@ -5,7 +5,7 @@
 //! | rooms, from the lowest | what |
 //! |---|---|
 //! | `limits`, `directory`, `keys`, `wire` | sizes, files' names, and what the roles say to each other |
-//! | `clock`, `blocking`, `inbox`, `news`, `peers`, `requests`, `ticket` | what drivers are made of |
+//! | `clock`, `blocking`, `inbox`, `notifier`, `peers`, `requests`, `ticket` | what drivers are made of |
 //! | `progress`, `breakdown`, `observed` | what a role tells operators, what it counts and what it observes for them |
 //! | `planted` | faults for simulations to find |
 //! | `managers` | the managers, as any server sees them |
@@ -35,8 +35,8 @@ pub mod limits;
 pub mod manager;
 pub mod managers;
 pub mod meta;
-pub mod news;
 pub mod node;
+pub mod notifier;
 pub mod observed;
 pub mod peers;
 mod planted;

@@ -35,9 +35,9 @@ pub const VERSIONS_SKIPPED: u64 = 1 << 32;
 /// Milliseconds in which managers tell a server nothing but maps that lack something, before it says so.
 pub const OLDER_MAP_TOLD_MS: u64 = 5_000;
 /// Time for which such an order is held. Disks that take longer to keep a map make each order be given again.
-pub const EARLY_ORDER_MAX: Duration = Duration::from_secs(10);
+pub const DEFERRED_ORDER_MAX: Duration = Duration::from_secs(10);
 /// Orders of managers that a server holds until the map comes by which they were given. Those beyond are given again.
-pub const EARLY_ORDERS_MAX: usize = 4_096;
+pub const DEFERRED_ORDERS_MAX: usize = 4_096;
 /// Oldest version of the protocol between processes in which data servers report what waits at their disks.
 pub const PROTOCOL_REPORTS: u8 = 4;
 /// Oldest version of it that all managers speak who know the command `ForgetTokens`.
@@ -252,15 +252,15 @@ pub const RENEWAL_LOOK: Duration = Duration::from_secs(3600);
 pub const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest such pause.
 pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(600);
-/// Pause between two rounds of knocking at the machines that a new one was told of.
-pub const KNOCK_PAUSE: Duration = Duration::from_millis(500);
-/// For how long a machine that knocked counts as there: several rounds, with connections that are not answered.
-pub const KNOCK_FRESH: Duration = Duration::from_secs(20);
+/// Pause between two rounds of asking the machines that a new one was told of.
+pub const DISCOVERY_PAUSE: Duration = Duration::from_millis(500);
+/// For how long a machine that asked counts as there: several rounds, with connections that are not answered.
+pub const DISCOVERY_FRESH: Duration = Duration::from_secs(20);
 /// The interval at which a machine that waits for others says so.
-pub const KNOCK_TOLD: Duration = Duration::from_secs(10);
+pub const DISCOVERY_LOG_PAUSE: Duration = Duration::from_secs(10);
 /// For how long the managers agree on the places of a machine that joins; it asks again.
 pub const ADMIT_MAX: Duration = Duration::from_secs(4);
-/// Machines that a list of peers names: a knock must fit what is said before anybody is known. Others name some of them.
+/// Machines that a list of peers names: a discovery request must fit what is said before anybody is known. Others name some of them.
 pub const PEERS_MAX: usize = 32;
 /// Bytes of a machine's name, `host:port`.
 pub const PEER_NAME_BYTES_MAX: usize = 80;
@@ -365,7 +365,7 @@ pub const BUSY_TRIES_MAX: u32 = 6;
 pub const STALE_TRIES_MAX: u32 = 6;
 /// Milliseconds for which a server is silent on its own way before the leading manager tells it by way of
 /// another too. Two beats of a meta server, whose lease outlasts that by one; the first may have been taken a look late.
-pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS - 2 * MANAGER_TICK_MS;
+pub const ROUTE_SILENT_MS: u64 = 2 * SERVER_BEAT_MS - 2 * MANAGER_TICK_MS;
 /// Times that a put is begun because its data was not written on every replica. With their pauses they last
 /// longer than it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
@@ -462,15 +462,15 @@ const _: () = assert!(
 );
 const _: () = assert!(
     PEERS_MAX * (PEER_NAME_BYTES_MAX + 1) + 1024 <= larder_net::limits::HELLO_BYTES_MAX,
-    "a knock fits what is said before a hello"
+    "a discovery request fits what is said before a hello"
 );
 const _: () = assert!(
     ADMIT_MAX.as_millis() < larder_net::limits::CONNECT_TIME_MAX.as_millis(),
-    "who knocks is answered before the connection is given up"
+    "who asks is answered before the connection is given up"
 );
 const _: () = assert!(
-    KNOCK_FRESH.as_millis()
-        > KNOCK_PAUSE.as_millis() + 3 * larder_net::limits::CONNECT_TIME_MAX.as_millis(),
+    DISCOVERY_FRESH.as_millis()
+        > DISCOVERY_PAUSE.as_millis() + 3 * larder_net::limits::CONNECT_TIME_MAX.as_millis(),
     "a machine that waits does not count as gone between two rounds"
 );
 const _: () = assert!(
@@ -558,8 +558,8 @@ const _: () = assert!(
     "a proxy's puts are resolved before its session is closed"
 );
 const _: () = assert!(
-    WAY_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_GRANTED_MS
-        && WAY_SILENT_MS + MANAGER_TICK_MS < 2 * SERVER_BEAT_MS,
+    ROUTE_SILENT_MS + SERVER_BEAT_MS <= larder_protocol::limits::LEASE_GRANTED_MS
+        && ROUTE_SILENT_MS + MANAGER_TICK_MS < 2 * SERVER_BEAT_MS,
     "the renewal after that is answered in time, and the beat after a lost one by the way that it came"
 );
 const _: () = assert!(

@@ -3,11 +3,11 @@
 mod client;
 mod colocated;
 mod contacts;
-mod early;
+mod deferred_orders;
 mod fetch;
-mod keeper;
-mod kept;
+mod map_store;
 mod presence;
+mod stored_map;
 mod versions;
 
 use std::error::Error;
@@ -25,10 +25,10 @@ use larder_types::ServerId;
 pub use client::ManagersClient;
 pub use colocated::Colocated;
 pub use contacts::Contacts;
-pub(crate) use early::Early;
-pub use keeper::{KeeperError, MAP_FILE, MapKeeper, OlderMap};
-pub use kept::{BadMap, KeptMap};
+pub(crate) use deferred_orders::DeferredOrders;
+pub use map_store::{MAP_FILE, MapStore, MapStoreError, OlderMap};
 pub use presence::{Presence, Run};
+pub use stored_map::{BadMap, StoredMap};
 pub use versions::{NoMoreVersions, VersionWatch, Versions};
 
 use crate::wire::Beat;

@@ -25,7 +25,7 @@ use crate::limits::{
 
 /// A trouble of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Trouble {
+pub enum HealthIssue {
     /// The reporting manager knows of no leader.
     NoLeader,
     /// Placement groups are not served.
@@ -54,14 +54,14 @@ pub enum Place {
 
 /// The time for which a trouble has lasted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lasting {
+pub struct IssueDuration {
     /// Milliseconds until now.
     pub for_ms: u64,
     /// True if its beginning was observed; else it may have begun before.
     pub is_exact: bool,
 }
 
-impl Lasting {
+impl IssueDuration {
     /// The better of two durations of the same trouble: one whose beginning was observed, or else the longer one. If both
     /// beginnings were observed, the later one is right: the other manager has missed an end.
     #[must_use]
@@ -101,16 +101,16 @@ impl Growth {
 
 /// Observations, as a manager reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct ObservedNow {
+pub struct Observations {
     /// The present troubles.
-    pub troubles: Vec<(Trouble, Lasting)>,
+    pub troubles: Vec<(HealthIssue, IssueDuration)>,
     /// The oldest look at each place, of those that are kept.
-    pub fills: Vec<Fill>,
+    pub fills: Vec<SpaceSample>,
 }
 
 /// An earlier look at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fill {
+pub struct SpaceSample {
     /// The place.
     pub place: Place,
     /// Bytes that were taken of it.
@@ -119,7 +119,7 @@ pub struct Fill {
     pub within_s: u64,
 }
 
-impl ObservedNow {
+impl Observations {
     /// Decodes observations that a manager has reported; `None` if they break the limits. Their length is checked before they
     /// are decoded.
     #[must_use]
@@ -134,8 +134,8 @@ impl ObservedNow {
 
     /// Merges the observations of several managers.
     #[must_use]
-    pub fn together(all: impl IntoIterator<Item = Self>) -> Together {
-        let mut together = Together::default();
+    pub fn together(all: impl IntoIterator<Item = Self>) -> MergedObservations {
+        let mut together = MergedObservations::default();
         for now in all {
             for (trouble, lasting) in now.troubles {
                 let known = together.troubles.entry(trouble).or_insert(lasting);
@@ -152,13 +152,13 @@ impl ObservedNow {
     }
 }
 
-/// The merged observations of several managers: see [`ObservedNow::together`].
+/// The merged observations of several managers: see [`Observations::together`].
 #[derive(Debug, Default)]
-pub struct Together {
+pub struct MergedObservations {
     /// The troubles.
-    pub troubles: BTreeMap<Trouble, Lasting>,
+    pub troubles: BTreeMap<HealthIssue, IssueDuration>,
     /// The oldest look at each place.
-    pub fills: BTreeMap<Place, Fill>,
+    pub fills: BTreeMap<Place, SpaceSample>,
 }
 
 /// Looks that are older are forgotten, and not adopted: else managers could hand them on to one another for ever.
@@ -166,7 +166,7 @@ const LOOK_AGE_MS_MAX: i128 = FILL_PAUSE_MS as i128 * FILL_LOOKS_MAX as i128;
 
 /// The beginning of a trouble, as this manager knows it.
 #[derive(Debug, Clone, Copy)]
-struct Since {
+struct IssueStart {
     /// By the clock of [`State::now`]; earlier than its beginning if another manager said so.
     at: i128,
     is_exact: bool,
@@ -178,7 +178,7 @@ pub struct Observed(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    troubles: BTreeMap<Trouble, Since>,
+    troubles: BTreeMap<HealthIssue, IssueStart>,
     /// True if there was no gap since troubles were observed last.
     goes_on: bool,
     /// Looks at each place, oldest first: when, and the bytes that were taken.
@@ -188,13 +188,13 @@ struct State {
 impl Observed {
     /// Notes the present troubles; those that are not among them have ended. The value of each is true if a trouble that is
     /// new begins now. After a gap no trouble counts as beginning now.
-    pub fn heed(&self, troubles: &BTreeMap<Trouble, bool>, now_ms: u64) {
+    pub fn heed(&self, troubles: &BTreeMap<HealthIssue, bool>, now_ms: u64) {
         let mut state = self.0.lock();
         let goes_on = std::mem::replace(&mut state.goes_on, true);
         state.troubles.retain(|trouble, _| troubles.contains_key(trouble));
         for (trouble, begins) in troubles {
             if state.troubles.len() < TROUBLES_TOLD_MAX || state.troubles.contains_key(trouble) {
-                let since = Since { at: now_ms.into(), is_exact: goes_on && *begins };
+                let since = IssueStart { at: now_ms.into(), is_exact: goes_on && *begins };
                 state.troubles.entry(*trouble).or_insert(since);
             }
         }
@@ -205,9 +205,9 @@ impl Observed {
     pub fn heed_no_leader(&self, now_ms: u64, begins: bool) {
         let mut state = self.0.lock();
         state.goes_on = false;
-        state.troubles.retain(|trouble, _| *trouble == Trouble::NoLeader);
-        let since = Since { at: now_ms.into(), is_exact: begins };
-        state.troubles.entry(Trouble::NoLeader).or_insert(since);
+        state.troubles.retain(|trouble, _| *trouble == HealthIssue::NoLeader);
+        let since = IssueStart { at: now_ms.into(), is_exact: begins };
+        state.troubles.entry(HealthIssue::NoLeader).or_insert(since);
     }
 
     /// Notes that this manager has seen nothing for a time.
@@ -242,7 +242,7 @@ impl Observed {
     }
 
     /// Adopts what other managers know better: the beginnings of troubles that this one did not observe, and earlier looks.
-    pub fn adopt(&self, told: &Together, now_ms: u64) {
+    pub fn adopt(&self, told: &MergedObservations, now_ms: u64) {
         let mut state = self.0.lock();
         let now = i128::from(now_ms);
         for (trouble, lasting) in &told.troubles {
@@ -251,7 +251,7 @@ impl Observed {
             };
             let at = now - i128::from(lasting.for_ms);
             if lasting.is_exact || at < known.at {
-                *known = Since { at, is_exact: lasting.is_exact };
+                *known = IssueStart { at, is_exact: lasting.is_exact };
             }
         }
         for fill in told.fills.values() {
@@ -277,22 +277,22 @@ impl Observed {
 
     /// The observations now, as this manager reports them.
     #[must_use]
-    pub fn now(&self, now_ms: u64) -> ObservedNow {
+    pub fn now(&self, now_ms: u64) -> Observations {
         let state = self.0.lock();
         let now = i128::from(now_ms);
         let age_ms = |at: i128| u64::try_from(now - at).unwrap_or_default();
-        let told = |(trouble, since): (&Trouble, &Since)| {
-            (*trouble, Lasting { for_ms: age_ms(since.at), is_exact: since.is_exact })
+        let told = |(trouble, since): (&HealthIssue, &IssueStart)| {
+            (*trouble, IssueDuration { for_ms: age_ms(since.at), is_exact: since.is_exact })
         };
-        if let Some(unled) = state.troubles.get_key_value(&Trouble::NoLeader) {
-            return ObservedNow { troubles: vec![told(unled)], fills: Vec::new() };
+        if let Some(unled) = state.troubles.get_key_value(&HealthIssue::NoLeader) {
+            return Observations { troubles: vec![told(unled)], fills: Vec::new() };
         }
         let fills = state.looks.iter().filter_map(|(place, looks)| {
             let &(at, taken) = looks.front()?;
-            Some(Fill { place: *place, taken, within_s: age_ms(at) / 1000 })
+            Some(SpaceSample { place: *place, taken, within_s: age_ms(at) / 1000 })
         });
         let troubles = state.troubles.iter().map(told).collect();
-        ObservedNow { troubles, fills: fills.collect() }
+        Observations { troubles, fills: fills.collect() }
     }
 }
 
@@ -304,14 +304,14 @@ mod tests {
     use super::*;
 
     const HOUR_MS: u64 = 3_600_000;
-    const DOWN: Trouble = Trouble::ServerDown(4, 17);
+    const DOWN: HealthIssue = HealthIssue::ServerDown(4, 17);
 
     /// Troubles of now, of which those that are new begin, or not.
-    fn seen(troubles: &[Trouble], begin: bool) -> BTreeMap<Trouble, bool> {
+    fn seen(troubles: &[HealthIssue], begin: bool) -> BTreeMap<HealthIssue, bool> {
         troubles.iter().map(|trouble| (*trouble, begin)).collect()
     }
 
-    fn lasting(now: &ObservedNow, trouble: Trouble) -> Option<(u64, bool)> {
+    fn lasting(now: &Observations, trouble: HealthIssue) -> Option<(u64, bool)> {
         let found = now.troubles.iter().find(|(known, _)| *known == trouble);
         found.map(|(_, it)| (it.for_ms, it.is_exact))
     }
@@ -319,17 +319,17 @@ mod tests {
     #[test]
     fn a_trouble_whose_beginning_was_observed_has_an_exact_time_and_others_a_least_one() {
         let observed = Observed::default();
-        observed.heed(&seen(&[Trouble::CopiesMissing], false), 1000);
-        observed.heed(&seen(&[Trouble::CopiesMissing, DOWN], true), 5000);
+        observed.heed(&seen(&[HealthIssue::CopiesMissing], false), 1000);
+        observed.heed(&seen(&[HealthIssue::CopiesMissing, DOWN], true), 5000);
         let now = observed.now(9000);
-        assert_eq!(lasting(&now, Trouble::CopiesMissing), Some((8000, false)), "it was there");
+        assert_eq!(lasting(&now, HealthIssue::CopiesMissing), Some((8000, false)), "it was there");
         assert_eq!(lasting(&now, DOWN), Some((4000, true)));
         assert_eq!(observed.troubles(9000), (2, 8000));
         observed.heed(&seen(&[DOWN], true), 10_000);
-        observed.heed(&seen(&[DOWN, Trouble::CopiesMissing], true), 11_000);
+        observed.heed(&seen(&[DOWN, HealthIssue::CopiesMissing], true), 11_000);
         let now = observed.now(11_500);
-        assert_eq!(lasting(&now, Trouble::CopiesMissing), Some((500, true)), "it began again");
-        let next = Trouble::ServerDown(4, 18);
+        assert_eq!(lasting(&now, HealthIssue::CopiesMissing), Some((500, true)), "it began again");
+        let next = HealthIssue::ServerDown(4, 18);
         observed.heed(&seen(&[next], true), 12_000);
         assert_eq!(lasting(&observed.now(12_000), DOWN), None, "the server came back in between");
     }
@@ -340,15 +340,19 @@ mod tests {
         old.heed(&BTreeMap::new(), 0);
         old.heed(&seen(&[DOWN], true), HOUR_MS);
         old.look(&[(Place::Disk(3), Some(100))].into(), 0);
-        let told = ObservedNow::together([old.now(3 * HOUR_MS)]);
+        let told = Observations::together([old.now(3 * HOUR_MS)]);
         // Its clock began later.
-        new.heed(&seen(&[DOWN, Trouble::CopiesMissing], false), 50);
+        new.heed(&seen(&[DOWN, HealthIssue::CopiesMissing], false), 50);
         new.look(&[(Place::Disk(3), Some(400))].into(), 50);
         new.adopt(&told, 60);
         let now = new.now(60);
         assert_eq!(lasting(&now, DOWN), Some((2 * HOUR_MS, true)));
-        assert_eq!(lasting(&now, Trouble::CopiesMissing), Some((10, false)), "nobody knows better");
-        let look = Fill { place: Place::Disk(3), taken: 100, within_s: 3 * 3600 };
+        assert_eq!(
+            lasting(&now, HealthIssue::CopiesMissing),
+            Some((10, false)),
+            "nobody knows better"
+        );
+        let look = SpaceSample { place: Place::Disk(3), taken: 100, within_s: 3 * 3600 };
         assert_eq!(now.fills, [look]);
     }
 
@@ -356,12 +360,13 @@ mod tests {
     fn an_observed_beginning_is_not_taken_for_an_earlier_one() {
         let observed = Observed::default();
         observed.heed(&BTreeMap::new(), 0);
-        observed.heed(&seen(&[Trouble::PgsInactive], true), 1000);
+        observed.heed(&seen(&[HealthIssue::PgsInactive], true), 1000);
         // As of a manager that has not heard of the pause between two of them yet.
-        let late = Lasting { for_ms: HOUR_MS, is_exact: true };
-        let told = ObservedNow { troubles: vec![(Trouble::PgsInactive, late)], fills: Vec::new() };
-        observed.adopt(&ObservedNow::together([told]), 2000);
-        assert_eq!(lasting(&observed.now(2000), Trouble::PgsInactive), Some((1000, true)));
+        let late = IssueDuration { for_ms: HOUR_MS, is_exact: true };
+        let told =
+            Observations { troubles: vec![(HealthIssue::PgsInactive, late)], fills: Vec::new() };
+        observed.adopt(&Observations::together([told]), 2000);
+        assert_eq!(lasting(&observed.now(2000), HealthIssue::PgsInactive), Some((1000, true)));
     }
 
     #[test]
@@ -372,7 +377,7 @@ mod tests {
         observed.heed_no_leader(3000, true);
         let now = observed.now(4000);
         assert_eq!(now.troubles.len(), 1);
-        assert_eq!(lasting(&now, Trouble::NoLeader), Some((2000, true)));
+        assert_eq!(lasting(&now, HealthIssue::NoLeader), Some((2000, true)));
         observed.heed(&seen(&[DOWN], true), 5000);
         assert_eq!(lasting(&observed.now(5000), DOWN), Some((0, false)), "it may have ended");
     }
@@ -381,7 +386,7 @@ mod tests {
     fn what_was_seen_before_a_gap_is_not_known_behind_it() {
         const MINUTE_MS: u64 = 60_000;
         let (cut_off, other) = (Observed::default(), Observed::default());
-        let missing = seen(&[Trouble::CopiesMissing], true);
+        let missing = seen(&[HealthIssue::CopiesMissing], true);
         for observed in [&cut_off, &other] {
             observed.heed(&BTreeMap::new(), 0);
             observed.heed(&missing, MINUTE_MS);
@@ -391,11 +396,11 @@ mod tests {
         other.heed(&missing, 50 * MINUTE_MS);
         let now_ms = 60 * MINUTE_MS;
         cut_off.heed(&missing, now_ms);
-        let behind = |it: &Observed| lasting(&it.now(now_ms), Trouble::CopiesMissing);
+        let behind = |it: &Observed| lasting(&it.now(now_ms), HealthIssue::CopiesMissing);
         assert_eq!(behind(&cut_off), Some((0, false)), "copies were all there meanwhile");
-        let together = ObservedNow::together([cut_off.now(now_ms), other.now(now_ms)]);
-        let exact = Lasting { for_ms: 10 * MINUTE_MS, is_exact: true };
-        assert_eq!(together.troubles[&Trouble::CopiesMissing], exact);
+        let together = Observations::together([cut_off.now(now_ms), other.now(now_ms)]);
+        let exact = IssueDuration { for_ms: 10 * MINUTE_MS, is_exact: true };
+        assert_eq!(together.troubles[&HealthIssue::CopiesMissing], exact);
         cut_off.adopt(&together, now_ms);
         assert_eq!(behind(&cut_off), Some((10 * MINUTE_MS, true)));
         cut_off.heed_gap();
@@ -414,18 +419,18 @@ mod tests {
         assert_eq!(oldest(week_ms), week_ms / 1000);
         observed.look(&taken, week_ms + HOUR_MS);
         assert_eq!(oldest(week_ms + HOUR_MS), 3600, "only the second is left");
-        let fill = Fill { place: Place::Cluster, taken: 1, within_s: week_ms / 1000 + 1 };
-        let told = ObservedNow { troubles: Vec::new(), fills: vec![fill] };
-        observed.adopt(&ObservedNow::together([told]), week_ms + HOUR_MS);
+        let fill = SpaceSample { place: Place::Cluster, taken: 1, within_s: week_ms / 1000 + 1 };
+        let told = Observations { troubles: Vec::new(), fills: vec![fill] };
+        observed.adopt(&Observations::together([told]), week_ms + HOUR_MS);
         assert_eq!(oldest(week_ms + HOUR_MS), 3600);
     }
 
     #[test]
     fn no_more_is_kept_than_may_be_told() {
         let observed = Observed::default();
-        let down = |from: u32| -> BTreeMap<Trouble, bool> {
+        let down = |from: u32| -> BTreeMap<HealthIssue, bool> {
             let servers = from..from + TROUBLES_TOLD_MAX as u32;
-            servers.map(|server| (Trouble::ServerDown(server, 1), true)).collect()
+            servers.map(|server| (HealthIssue::ServerDown(server, 1), true)).collect()
         };
         observed.heed(&down(1), 0);
         let mut more = down(1);
@@ -459,13 +464,13 @@ mod tests {
 
     #[test]
     fn of_several_managers_the_best_knowledge_counts() {
-        let told = |for_ms, is_exact, within_s| ObservedNow {
-            troubles: vec![(DOWN, Lasting { for_ms, is_exact })],
-            fills: vec![Fill { place: Place::Cluster, taken: within_s, within_s }],
+        let told = |for_ms, is_exact, within_s| Observations {
+            troubles: vec![(DOWN, IssueDuration { for_ms, is_exact })],
+            fills: vec![SpaceSample { place: Place::Cluster, taken: within_s, within_s }],
         };
         let all = [told(9000, false, 5), told(7000, true, 7), told(6000, true, 6)];
-        let together = ObservedNow::together(all);
-        assert_eq!(together.troubles[&DOWN], Lasting { for_ms: 6000, is_exact: true });
+        let together = Observations::together(all);
+        assert_eq!(together.troubles[&DOWN], IssueDuration { for_ms: 6000, is_exact: true });
         assert_eq!(together.fills[&Place::Cluster].taken, 7);
     }
 
@@ -480,16 +485,17 @@ mod tests {
 
     #[test]
     fn the_most_that_a_manager_tells_is_heard_and_more_is_not() {
-        let trouble = Trouble::ServerDown(u32::MAX, u64::MAX);
-        let lasting = Lasting { for_ms: u64::MAX, is_exact: true };
-        let fill = Fill { place: Place::Disk(u32::MAX), taken: u64::MAX, within_s: u64::MAX };
-        let most = ObservedNow {
+        let trouble = HealthIssue::ServerDown(u32::MAX, u64::MAX);
+        let lasting = IssueDuration { for_ms: u64::MAX, is_exact: true };
+        let fill =
+            SpaceSample { place: Place::Disk(u32::MAX), taken: u64::MAX, within_s: u64::MAX };
+        let most = Observations {
             troubles: vec![(trouble, lasting); TROUBLES_TOLD_MAX],
             fills: vec![fill; FILLS_TOLD_MAX],
         };
         let told = larder_types::codec::encode(&most);
-        assert_eq!(ObservedNow::heard(&told), Some(most.clone()));
-        let more = ObservedNow { fills: vec![fill; FILLS_TOLD_MAX + 1], ..most };
-        assert_eq!(ObservedNow::heard(&larder_types::codec::encode(&more)), None);
+        assert_eq!(Observations::heard(&told), Some(most.clone()));
+        let more = Observations { fills: vec![fill; FILLS_TOLD_MAX + 1], ..most };
+        assert_eq!(Observations::heard(&larder_types::codec::encode(&more)), None);
     }
 }

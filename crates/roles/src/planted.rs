@@ -1,4 +1,4 @@
-//! Faults for the simulations of whole clusters and of regions to find (`proxy/away/sim/cluster/`, `proxy/away/sim/regions/`):
+//! Faults for the simulations of whole clusters and of regions to find (`proxy/remote_roles/sim/cluster/`, `proxy/remote_roles/sim/regions/`):
 //! each is one that a driver may have. There are none outside of tests.
 
 /// A fault of the driver.

@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// The budget of all of it.
-    pub background: BackgroundNow,
+    pub background: BackgroundStatus,
     /// Copies that are missing.
-    pub rebuild: RebuildNow,
+    pub rebuild: RebuildStatus,
     /// Copies that are verified; `None` where that is switched off.
-    pub scrub: Option<ScrubNow>,
+    pub scrub: Option<ScrubStatus>,
     /// Floors of the volumes whose groups it leads.
-    pub floors: FloorsNow,
+    pub floors: FloorsStatus,
     /// Members' indexes that are compared; `None` where that is switched off.
-    pub digests: Option<DigestsNow>,
+    pub digests: Option<DigestsStatus>,
     /// Volumes that are badly fragmented.
-    pub compaction: CompactionNow,
+    pub compaction: CompactionStatus,
     /// The metadata log.
-    pub log: LogNow,
+    pub log: LogStatus,
 }
 
 /// Space of the volumes whose groups a meta server leads, and what buckets have there.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SpaceNow {
+pub struct SpaceStatus {
     /// The volumes, at most [`VOLUMES_TOLD_MAX`](crate::limits::VOLUMES_TOLD_MAX).
-    pub volumes: Vec<VolumeNow>,
+    pub volumes: Vec<VolumeStatus>,
     /// The buckets with the most bytes, at most [`BUCKETS_TOLD_MAX`](crate::limits::BUCKETS_TOLD_MAX).
-    pub buckets: Vec<BucketNow>,
+    pub buckets: Vec<BucketUsage>,
     /// Other buckets together; 0 is their number.
-    pub other_buckets: BucketNow,
+    pub other_buckets: BucketUsage,
     /// Groups whose buckets are not counted yet.
     pub uncounted: u32,
 }
 
 /// Blocks of a volume, of each of its copies. What is in none of these states holds data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct VolumeNow {
+pub struct VolumeStatus {
     /// The volume.
     pub volume: u32,
     /// All of its blocks.
@@ -51,18 +51,18 @@ pub struct VolumeNow {
 
 /// Room on the disk of a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RoomNow {
+pub struct DiskRoomStatus {
     /// The disk.
     pub disk: u32,
     /// True if it has none for another volume.
     pub lacks_room: bool,
     /// Bytes of its file; `None` for a block device, on which every physical volume has its room.
-    pub file: Option<FileNow>,
+    pub file: Option<FileStatus>,
 }
 
 /// A file with physical volumes, in a file system that others may use as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileNow {
+pub struct FileStatus {
     /// Bytes reserved for physical volumes so far.
     pub held: u64,
     /// Bytes that new data may still take of the file system.
@@ -71,7 +71,7 @@ pub struct FileNow {
 
 /// Objects of a bucket, and their bytes as clients see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct BucketNow {
+pub struct BucketUsage {
     /// The bucket.
     pub bucket: u64,
     /// Objects.
@@ -82,16 +82,16 @@ pub struct BucketNow {
 
 /// Puts in doubt: what became of them is known only when servers come back, or are removed for good.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct DoubtsNow {
+pub struct DoubtsStatus {
     /// The number of puts.
     pub puts: u64,
     /// Those that have been so for longest.
-    pub oldest: Vec<DoubtNow>,
+    pub oldest: Vec<PutInDoubt>,
 }
 
 /// A put in doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DoubtNow {
+pub struct PutInDoubt {
     /// Its group.
     pub pg: u32,
     /// Its op.
@@ -105,12 +105,12 @@ pub struct DoubtNow {
     /// Milliseconds since it began, or since its group's primary did.
     pub open_ms: u64,
     /// Replicas of the volume that may have its data and are out of reach.
-    pub away: Vec<AwayNow>,
+    pub away: Vec<AwayReplica>,
 }
 
 /// A replica that is out of reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AwayNow {
+pub struct AwayReplica {
     /// Its server.
     pub server: u32,
     /// Its disk.
@@ -119,7 +119,7 @@ pub struct AwayNow {
 
 /// The budget, and its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct BackgroundNow {
+pub struct BackgroundStatus {
     /// Bytes a second at most.
     pub bytes_per_s_max: u64,
     /// Bytes a second that are allowed now: fewer while clients queue.
@@ -140,7 +140,7 @@ pub struct BackgroundNow {
 
 /// Copies that are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct RebuildNow {
+pub struct RebuildStatus {
     /// Chunks that lacked a copy, or had one in the wrong place, when there were most since all was well.
     pub chunks: u64,
     /// Those of them that still do, as far as is known.
@@ -157,7 +157,7 @@ pub struct RebuildNow {
 
 /// Copies that are verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct ScrubNow {
+pub struct ScrubStatus {
     /// Milliseconds within which every copy is to be verified.
     pub period_ms: u64,
     /// Milliseconds for which a copy may not have been verified.
@@ -180,7 +180,7 @@ pub struct ScrubNow {
 
 /// Floors of volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct FloorsNow {
+pub struct FloorsStatus {
     /// Volumes.
     pub volumes: u64,
     /// Those with a replica that has acknowledged no floor in this view.
@@ -190,12 +190,12 @@ pub struct FloorsNow {
     /// Bytes freed that wait for floors.
     pub waiting_bytes: u64,
     /// Those that are furthest behind.
-    pub furthest: Vec<FloorNow>,
+    pub furthest: Vec<FloorStatus>,
 }
 
 /// The floor of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FloorNow {
+pub struct FloorStatus {
     /// Volume.
     pub volume: u32,
     /// Its group.
@@ -210,7 +210,7 @@ pub struct FloorNow {
 
 /// Indexes of the members of groups that are compared with each other.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct DigestsNow {
+pub struct DigestsStatus {
     /// Milliseconds within which the members of each group are to be compared.
     pub period_ms: u64,
     /// Groups that this server leads.
@@ -240,7 +240,7 @@ pub struct DigestsNow {
 
 /// Volumes that are badly fragmented: chunks move within them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct CompactionNow {
+pub struct CompactionStatus {
     /// Volumes that were, at the last look.
     pub fragmented: u64,
     /// Those that are being compacted.
@@ -261,7 +261,7 @@ pub struct CompactionNow {
 
 /// The metadata log: it is trimmed behind what the index shows durably.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct LogNow {
+pub struct LogStatus {
     /// Bytes that its segments take, with those that are kept for later use.
     pub disk_bytes: u64,
     /// Bytes from the beginning of its oldest segment to its end.

@@ -28,9 +28,9 @@ mod source;
 mod take;
 mod v1;
 
-pub use make::{Loss, Made, NotMade, Source, make};
+pub use make::{Loss, MadeRecovery, NotMade, Source, make};
 pub use source::{NoSource, read};
-pub use take::{NotTaken, Taken, check, take};
+pub use take::{RecoveredDirectory, RecoveryRefused, check, take};
 pub use v1::{BadRecovery, Recovery};
 
 #[cfg(test)]

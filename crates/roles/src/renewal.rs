@@ -24,14 +24,14 @@ use crate::managers::ManagersClient;
 
 /// Until when this server's certificate is good.
 #[derive(Debug)]
-pub struct Standing {
+pub struct CertificateExpiry {
     /// Milliseconds since 1970.
     ends_ms: AtomicU64,
     /// Renewals of this run.
     renewed: watch::Sender<u64>,
 }
 
-impl Standing {
+impl CertificateExpiry {
     fn of(identity: &Identity) -> Self {
         let ends_ms = AtomicU64::new(since_1970_ms(identity.valid_until()));
         Self { ends_ms, renewed: watch::Sender::new(0) }
@@ -70,7 +70,7 @@ pub(crate) enum Signing {
 
 /// Keeps a server's certificate valid. Dropped, it does no more.
 pub struct Renewal {
-    standing: Arc<Standing>,
+    certificate_expiry: Arc<CertificateExpiry>,
     renewing: JoinHandle<()>,
 }
 
@@ -102,15 +102,21 @@ impl Renewal {
         managers: Arc<ManagersClient>,
         signing: Signing,
     ) -> Self {
-        let standing = Arc::new(Standing::of(&identity));
-        let renewer = Renewer { path, credentials, managers, signing, standing: standing.clone() };
-        Self { standing, renewing: tokio::spawn(renewer.run(identity)) }
+        let certificate_expiry = Arc::new(CertificateExpiry::of(&identity));
+        let renewer = Renewer {
+            path,
+            credentials,
+            managers,
+            signing,
+            certificate_expiry: certificate_expiry.clone(),
+        };
+        Self { certificate_expiry, renewing: tokio::spawn(renewer.run(identity)) }
     }
 
     /// The time for which the certificate is good.
     #[must_use]
-    pub fn standing(&self) -> &Arc<Standing> {
-        &self.standing
+    pub fn certificate_expiry(&self) -> &Arc<CertificateExpiry> {
+        &self.certificate_expiry
     }
 }
 
@@ -119,7 +125,7 @@ struct Renewer {
     credentials: Arc<Credentials>,
     managers: Arc<ManagersClient>,
     signing: Signing,
-    standing: Arc<Standing>,
+    certificate_expiry: Arc<CertificateExpiry>,
 }
 
 impl Renewer {
@@ -133,8 +139,8 @@ impl Renewer {
                 Ok(renewed) => {
                     let subject = renewed.subject();
                     identity = renewed;
-                    self.standing.renewed(&identity);
-                    let days = self.standing.days_left();
+                    self.certificate_expiry.renewed(&identity);
+                    let days = self.certificate_expiry.days_left();
                     tracing::info!(%subject, days, "the certificate was renewed");
                 }
                 Err(error) => {
@@ -174,7 +180,7 @@ impl Renewer {
     }
 
     fn complain(&self, identity: &Identity, error: &JoinError) {
-        let (subject, days) = (identity.subject(), self.standing.days_left());
+        let (subject, days) = (identity.subject(), self.certificate_expiry.days_left());
         let now = SystemTime::now();
         if now >= identity.valid_until() {
             tracing::error!(%subject, %error, "the certificate has ended, and nobody renews it: no server listens to this one");

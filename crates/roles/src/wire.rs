@@ -20,7 +20,7 @@ use larder_protocol::limits::BUCKET_REGIONS_MAX;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapPlace, MapVersion, NewServer};
 use larder_protocol::region::journal::Batch;
-use larder_protocol::region::listing::PageAsk;
+use larder_protocol::region::listing::PageRequest;
 use larder_protocol::region::{Entry, Name, Token, Void};
 use larder_protocol::{Answer, Call, Refusal};
 use larder_types::{
@@ -171,24 +171,24 @@ pub enum MetaReply {
     Refused(Refusal),
     /// To [`MetaCall::Progress`]; payload: a [`Progress`](crate::progress::Progress), encoded.
     Progress,
-    /// To [`MetaCall::Doubts`]; payload: a [`DoubtsNow`](crate::progress::DoubtsNow), encoded.
+    /// To [`MetaCall::Doubts`]; payload: a [`DoubtsStatus`](crate::progress::DoubtsStatus), encoded.
     Doubts,
-    /// To [`MetaCall::Journals`]; payload: a list of PGs, each with its [`JournalNow`], encoded.
+    /// To [`MetaCall::Journals`]; payload: a list of PGs, each with its [`JournalReply`], encoded.
     Journals,
-    /// To [`MetaCall::Kept`]; payload: a list of [`KeptNow`] of the first keys, at least of one, encoded. What is missing is
+    /// To [`MetaCall::Kept`]; payload: a list of [`KeyReply`] of the first keys, at least of one, encoded. What is missing is
     /// to be asked for again.
     Kept,
     /// To [`MetaCall::Positions`], as the gateway told last. To [`MetaCall::TellPositions`], with none: they were heard.
     Positions(Vec<Position>),
-    /// To [`MetaCall::Space`]; payload: a [`SpaceNow`](crate::progress::SpaceNow), encoded.
+    /// To [`MetaCall::Space`]; payload: a [`SpaceStatus`](crate::progress::SpaceStatus), encoded.
     Space,
-    /// To [`MetaCall::Counts`]; payload: a [`CountsNow`](crate::breakdown::CountsNow), encoded.
+    /// To [`MetaCall::Counts`]; payload: a [`CountsStatus`](crate::breakdown::CountsStatus), encoded.
     Counts,
 }
 
 /// A primary's word on a PG's journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum JournalNow {
+pub enum JournalReply {
     /// As its index shows it.
     Shows(JournalShown),
     /// Another leads the PG, or it cannot be said now: ask again.
@@ -210,7 +210,7 @@ pub struct JournalShown {
 
 /// A primary's word on a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KeptNow {
+pub enum KeyReply {
     /// The values of the rows of its null version and of its tombstone.
     Rows(Option<Vec<u8>>, Option<Vec<u8>>),
     /// Another leads the PG: ask there.
@@ -326,7 +326,7 @@ pub enum ManagerReply {
     /// Not begun: a voter, this one, may not know the command. Since
     /// [`PROTOCOL_FORGETS`](crate::limits::PROTOCOL_FORGETS).
     OlderManager(ServerId),
-    /// Payload: an [`ObservedNow`](crate::observed::ObservedNow), encoded.
+    /// Payload: an [`Observations`](crate::observed::Observations), encoded.
     Observed,
     /// Payload: [`MapChanges`](larder_protocol::manager::state::MapChanges), encoded.
     MapChanges,
@@ -382,7 +382,7 @@ pub enum ProxyCall {
     /// [`PROTOCOL_LOCAL`](crate::limits::PROTOCOL_LOCAL).
     Deletion(BucketId, BucketName, Epoch, u64),
     /// List a page of a bucket's keys in all regions, with the map of this version. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
-    List(BucketName, u64, PageAsk),
+    List(BucketName, u64, PageRequest),
     /// By the gateway: tell how many requests of clients are under way. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
     Clients,
     /// Read a part of a large object where it is. Since [`PROTOCOL_REMOTE_READS`](crate::limits::PROTOCOL_REMOTE_READS).
@@ -457,7 +457,7 @@ pub enum ProxyReply {
     NoPart(PartRefusal),
     /// These are taken.
     Keys(KeysTaken),
-    /// Payload: a [`CountsNow`](crate::breakdown::CountsNow), encoded.
+    /// Payload: a [`CountsStatus`](crate::breakdown::CountsStatus), encoded.
     Counts,
 }
 

@@ -3,32 +3,33 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use larder_protocol::copy_pacing::{CopyNeed, CopyTurn};
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapPlace, MapVersion, Outcome};
 use larder_protocol::pg::CopyPriority;
-use larder_protocol::region::entry::{Object, What};
-use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::listing::{Item, ListedPage, PageAsk, Selection};
+use larder_protocol::region::entry::{EntryKind, Object};
+use larder_protocol::region::journal::{Batch, VoidReason};
+use larder_protocol::region::listing::{Item, ListedPage, PageRequest, Selection};
 use larder_protocol::region::{Entry, Id, Name, Slot, Token, Void};
 use larder_protocol::scheduler::{Load, Report};
-use larder_protocol::turns::{CopyNeed, CopyTurn};
 use larder_protocol::{
-    Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceAsk, CoalesceCall, CoalescePlan,
-    Content, DataAnswer, DataRequest, Description, PeerMessage, PutCall, Refusal, RowSpan,
+    Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceCall, CoalescePlan,
+    CoalesceRequest, Content, DataAnswer, DataRequest, Description, PeerMessage, PutCall, Refusal,
+    RowSpan,
 };
-use larder_roles::breakdown::{CountNow, CountsNow};
+use larder_roles::breakdown::{CountStatus, CountsStatus};
 use larder_roles::keys::{KeysTaken, PreviousTaken};
-use larder_roles::observed::{Fill, Lasting, ObservedNow, Place, Trouble};
+use larder_roles::observed::{HealthIssue, IssueDuration, Observations, Place, SpaceSample};
 use larder_roles::progress::{
-    AwayNow, BackgroundNow, BucketNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FileNow,
-    FloorNow, FloorsNow, LogKept, LogNow, Progress, RebuildNow, RoomNow, ScrubNow, SpaceNow,
-    VolumeNow,
+    AwayReplica, BackgroundStatus, BucketUsage, CompactionStatus, DigestsStatus, DiskRoomStatus,
+    DoubtsStatus, FileStatus, FloorStatus, FloorsStatus, LogKept, LogStatus, Progress, PutInDoubt,
+    RebuildStatus, ScrubStatus, SpaceStatus, VolumeStatus,
 };
 use larder_roles::wire::{
-    Beat, CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow,
-    JournalShown, KeptNow, ListRefusal, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall,
-    MetaMessage, MetaReply, PartRefusal, ProxyCall, ProxyMessage, ProxyReply, RemotePart,
+    Beat, CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DeletionEnd,
+    JournalReply, JournalShown, KeyReply, ListRefusal, ManagerCall, ManagerMessageIn, ManagerReply,
+    MetaCall, MetaMessage, MetaReply, PartRefusal, ProxyCall, ProxyMessage, ProxyReply, RemotePart,
     RemoteVersion,
 };
 use larder_types::codec::encode;
@@ -46,7 +47,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn progress() -> Progress {
     Progress {
-        background: BackgroundNow {
+        background: BackgroundStatus {
             bytes_per_s_max: 1,
             bytes_per_s_allowed: 2,
             bytes_per_s: 3,
@@ -56,8 +57,8 @@ fn progress() -> Progress {
             scrub_bytes: 7,
             digest_bytes: 32,
         },
-        rebuild: RebuildNow { chunks: 8, left: 9, lost: 10, single: 11, made: 12, failed: 13 },
-        scrub: Some(ScrubNow {
+        rebuild: RebuildStatus { chunks: 8, left: 9, lost: 10, single: 11, made: 12, failed: 13 },
+        scrub: Some(ScrubStatus {
             period_ms: 14,
             oldest_ms: 15,
             share: Some(16),
@@ -68,12 +69,12 @@ fn progress() -> Progress {
             unanswered: 21,
             never: 31,
         }),
-        floors: FloorsNow {
+        floors: FloorsStatus {
             volumes: 22,
             closed: 23,
             lag_ops_max: 24,
             waiting_bytes: 25,
-            furthest: vec![FloorNow {
+            furthest: vec![FloorStatus {
                 volume: 26,
                 pg: 27,
                 floor: Some(28),
@@ -81,7 +82,7 @@ fn progress() -> Progress {
                 waiting_bytes: 30,
             }],
         },
-        digests: Some(DigestsNow {
+        digests: Some(DigestsStatus {
             period_ms: 33,
             groups: 34,
             equal: 35,
@@ -95,7 +96,7 @@ fn progress() -> Progress {
             differing: 43,
             differing_groups: vec![44, 45],
         }),
-        compaction: CompactionNow {
+        compaction: CompactionStatus {
             fragmented: 46,
             under_way: 47,
             bytes_wanted: 48,
@@ -105,7 +106,7 @@ fn progress() -> Progress {
             bytes: 52,
             failed: 53,
         },
-        log: LogNow {
+        log: LogStatus {
             disk_bytes: 54,
             untrimmed_bytes: 55,
             trimmed_bytes: 56,
@@ -116,9 +117,9 @@ fn progress() -> Progress {
     }
 }
 
-fn doubts() -> DoubtsNow {
-    let away = vec![AwayNow { server: 4, disk: 6 }];
-    let put = DoubtNow {
+fn doubts() -> DoubtsStatus {
+    let away = vec![AwayReplica { server: 4, disk: 6 }];
+    let put = PutInDoubt {
         pg: 3,
         op: 1000,
         bucket: 2,
@@ -127,7 +128,7 @@ fn doubts() -> DoubtsNow {
         open_ms: 300,
         away,
     };
-    DoubtsNow { puts: 1, oldest: vec![put] }
+    DoubtsStatus { puts: 1, oldest: vec![put] }
 }
 
 fn said() -> Vec<String> {
@@ -283,9 +284,9 @@ fn said() -> Vec<String> {
         })),
         hex(&encode(&MetaReply::Kept)),
         hex(&encode(&vec![
-            KeptNow::Rows(Some(vec![1, 2]), None),
-            KeptNow::NotNow,
-            KeptNow::Unknown,
+            KeyReply::Rows(Some(vec![1, 2]), None),
+            KeyReply::NotNow,
+            KeyReply::Unknown,
         ])),
         hex(&encode(&MetaCall::TellPositions(vec![(pg, vec![(RegionId(2), OpSeq(301))])]))),
         hex(&encode(&MetaCall::Positions { pg, view, op: OpSeq(301), count: 1, wait_ms: 5000 })),
@@ -333,7 +334,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyReply::Keys(keys_taken(None)))),
         hex(&encode(&ProxyReply::Keys(keys_taken(Some(300))))),
         hex(&encode(&MetaMessage::Manager(ManagerMessage::TooFewServers(BootId(300), pg)))),
-        hex(&encode(&Call::PlanCoalesce(Box::new(CoalesceAsk {
+        hex(&encode(&Call::PlanCoalesce(Box::new(CoalesceRequest {
             bucket: BucketId(2),
             key: ObjectKey::new("a/b").expect("a key"),
             from: 300,
@@ -365,12 +366,12 @@ fn said() -> Vec<String> {
         hex(&encode(&observed())),
         hex(&encode(&DataCall::Room)),
         hex(&encode(&DataReply::Room)),
-        hex(&encode(&RoomNow {
+        hex(&encode(&DiskRoomStatus {
             disk: 300,
             lacks_room: true,
-            file: Some(FileNow { held: 1 << 20, spare: 301 }),
+            file: Some(FileStatus { held: 1 << 20, spare: 301 }),
         })),
-        hex(&encode(&RoomNow { disk: 6, lacks_room: false, file: None })),
+        hex(&encode(&DiskRoomStatus { disk: 6, lacks_room: false, file: None })),
         hex(&encode(&ManagerCall::MapSince { known: version, timeline: Some(300) })),
         hex(&encode(&ManagerCall::MapPage(MapPlace::Lv(LvId(301))))),
         hex(&encode(&ManagerReply::MapChanges)),
@@ -378,27 +379,27 @@ fn said() -> Vec<String> {
     ]
 }
 
-fn observed() -> ObservedNow {
-    let exact = |for_ms| Lasting { for_ms, is_exact: true };
-    let fill = |place| Fill { place, taken: 1 << 20, within_s: 301 };
-    ObservedNow {
+fn observed() -> Observations {
+    let exact = |for_ms| IssueDuration { for_ms, is_exact: true };
+    let fill = |place| SpaceSample { place, taken: 1 << 20, within_s: 301 };
+    Observations {
         troubles: vec![
-            (Trouble::NoLeader, Lasting { for_ms: 300, is_exact: false }),
-            (Trouble::PgsInactive, exact(301)),
-            (Trouble::PgsIncomplete, exact(302)),
-            (Trouble::CopiesMissing, exact(303)),
-            (Trouble::ServerDown(4, 305), exact(304)),
-            (Trouble::NearlyFull(Place::Disk(6)), exact(305)),
+            (HealthIssue::NoLeader, IssueDuration { for_ms: 300, is_exact: false }),
+            (HealthIssue::PgsInactive, exact(301)),
+            (HealthIssue::PgsIncomplete, exact(302)),
+            (HealthIssue::CopiesMissing, exact(303)),
+            (HealthIssue::ServerDown(4, 305), exact(304)),
+            (HealthIssue::NearlyFull(Place::Disk(6)), exact(305)),
         ],
         fills: vec![fill(Place::Cluster), fill(Place::Server(4)), fill(Place::Disk(6))],
     }
 }
 
-fn counts() -> CountsNow {
+fn counts() -> CountsStatus {
     let [table, kind, size] = ["disk", "read", "1K..8K"].map(str::to_owned);
     let (ops, bytes) = (300, 1 << 20);
-    let count = CountNow { table, kind, size, ops, bytes, waited_us: 301, served_us: 302 };
-    CountsNow { age_s: 303, counts: vec![count] }
+    let count = CountStatus { table, kind, size, ops, bytes, waited_us: 301, served_us: 302 };
+    CountsStatus { age_s: 303, counts: vec![count] }
 }
 
 fn copy_need() -> CopyNeed {
@@ -414,11 +415,11 @@ fn keys_taken(last_s: Option<u64>) -> KeysTaken {
     KeysTaken { generation: 300, access_key: "key".to_owned(), is_fixed: false, previous }
 }
 
-fn space() -> SpaceNow {
-    let volume = VolumeNow { volume: 300, blocks: 70_000, free: 5, waiting: 6, unread: 7 };
-    let bucket = BucketNow { bucket: 2, objects: 300, bytes: 1 << 40 };
-    let other_buckets = BucketNow { bucket: 3, objects: 4, bytes: 5 };
-    SpaceNow { volumes: vec![volume], buckets: vec![bucket], other_buckets, uncounted: 1 }
+fn space() -> SpaceStatus {
+    let volume = VolumeStatus { volume: 300, blocks: 70_000, free: 5, waiting: 6, unread: 7 };
+    let bucket = BucketUsage { bucket: 2, objects: 300, bytes: 1 << 40 };
+    let other_buckets = BucketUsage { bucket: 3, objects: 4, bytes: 5 };
+    SpaceStatus { volumes: vec![volume], buckets: vec![bucket], other_buckets, uncounted: 1 }
 }
 
 fn remote_part() -> RemotePart {
@@ -436,16 +437,16 @@ fn remote_version() -> RemoteVersion {
         Metax { region: at.region, ..Metax::new(17 << 20, at.clock, ETag::Parts([3; 16], 2)) };
     let parts = vec![PartRef { number: 1, len: 8 << 20 }, PartRef { number: 300, len: 9 << 20 }];
     let object = Object { metax, parts, pieces: BTreeMap::new(), amended: Amendments::default() };
-    let entry = Entry { at, origin, what: What::Object(object.into()) };
+    let entry = Entry { at, origin, what: EntryKind::Object(object.into()) };
     RemoteVersion { name, regions: vec![RegionId(2), RegionId(300)], entry }
 }
 
-fn page_ask() -> PageAsk {
+fn page_ask() -> PageRequest {
     let selection = Selection { prefix: "a".into(), delimiter: Some("/".into()) };
-    PageAsk { selection, after: Some("ab".into()), items_max: 300 }
+    PageRequest { selection, after: Some("ab".into()), items_max: 300 }
 }
 
-fn journals() -> Vec<(PgId, JournalNow)> {
+fn journals() -> Vec<(PgId, JournalReply)> {
     let at = Stamp { clock: HybridClock(400), region: RegionId(2) };
     let op = OpId { view: View(300), seq: OpSeq(302) };
     let origin = Origin { region: RegionId(2), pg: PgId(3), op };
@@ -455,11 +456,11 @@ fn journals() -> Vec<(PgId, JournalNow)> {
     let token = Token { through: OpSeq(302) };
     let told = Ok(Batch { ids: vec![(OpSeq(302), id)], token, last: OpSeq(302), left: (1, 305) });
     let (applied, forgotten) = (OpSeq(306), OpSeq(9));
-    let void = Err(Void { why: Why::Ahead, resume: Token { through: applied } });
+    let void = Err(Void { why: VoidReason::Ahead, resume: Token { through: applied } });
     vec![
-        (PgId(3), JournalNow::Shows(JournalShown { applied, forgotten, map: 300, told })),
-        (PgId(4), JournalNow::Shows(JournalShown { applied, forgotten, map: 300, told: void })),
-        (PgId(5), JournalNow::NotNow),
+        (PgId(3), JournalReply::Shows(JournalShown { applied, forgotten, map: 300, told })),
+        (PgId(4), JournalReply::Shows(JournalShown { applied, forgotten, map: 300, told: void })),
+        (PgId(5), JournalReply::NotNow),
     ]
 }
 

@@ -38,7 +38,7 @@ const DATE_S_MAX: u64 = 253_402_300_799;
 const BLOCK_BYTES: usize = 64;
 
 /// The request that is answered.
-pub(crate) struct Asked<'r> {
+pub(crate) struct RequestInfo<'r> {
     pub(crate) path: &'r str,
     pub(crate) id: RequestId,
 }
@@ -153,7 +153,10 @@ impl io::Write for Escaping {
 
 /// The answer to a request that is refused, and what its client is told. Not to send again what the client has is no
 /// refusal.
-pub(crate) fn refusal(refused: &S3Error, asked: &Asked<'_>) -> (Response<Body>, Option<Failure>) {
+pub(crate) fn refusal(
+    refused: &S3Error,
+    asked: &RequestInfo<'_>,
+) -> (Response<Body>, Option<Failure>) {
     let status = refused.status_code().unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
@@ -283,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_message_resource_and_request() {
-        let asked = Asked { path: "/b/<k>&\r", id: RequestIds::new().next() };
+        let asked = RequestInfo { path: "/b/<k>&\r", id: RequestIds::new().next() };
         let (response, failure) =
             refusal(&S3Error::new(S3ErrorCode::SignatureDoesNotMatch), &asked);
         let failure = failure.unwrap();
@@ -308,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_elements_of_its_error() {
-        let asked = Asked { path: "/b/k", id: RequestIds::new().next() };
+        let asked = RequestInfo { path: "/b/k", id: RequestIds::new().next() };
         let refused = elements::invalid_argument("no", "max-keys", "<a>");
         let (response, _) = refusal(&refused, &asked);
         let xml = text(response.body());
@@ -319,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_client_of_a_busy_server_is_told_to_come_again() {
-        let asked = Asked { path: "/", id: RequestIds::new().next() };
+        let asked = RequestInfo { path: "/", id: RequestIds::new().next() };
         let (response, failure) = refusal(&crate::errors::slow_down(), &asked);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(failure.unwrap().code, "SlowDown");
@@ -327,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_answer_304_has_no_body() {
-        let asked = Asked { path: "/", id: RequestIds::new().next() };
+        let asked = RequestInfo { path: "/", id: RequestIds::new().next() };
         let (response, failure) = refusal(&S3Error::new(S3ErrorCode::NotModified), &asked);
         assert_eq!((response.status().as_u16(), failure), (304, None));
         assert!(response.body().bytes().unwrap().is_empty());

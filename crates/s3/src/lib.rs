@@ -35,7 +35,7 @@
 //! |---|---|
 //! | `serving/` | connections become requests, and requests get answers |
 //! | `service.rs` | puts together what follows |
-//! | `neighbours.rs` | other servers, to which a request may be handed on |
+//! | `forwarding.rs` | other servers, to which a request may be handed on |
 //! | `ops/` | the operations |
 //! | `cors/` | requests of pages of other origins |
 //! | `forms/` | uploads by HTML forms |
@@ -61,8 +61,8 @@ mod cors;
 mod digest;
 mod errors;
 mod forms;
+mod forwarding;
 pub mod limits;
-mod neighbours;
 mod ops;
 mod options;
 mod request;
@@ -71,10 +71,10 @@ mod serving;
 
 pub use auth::root_keys::{Credentials, PreviousUse, RootKeys};
 pub use body::inbound::Inbound;
-pub use neighbours::Neighbours;
+pub use forwarding::UploadForwarder;
 pub use options::{DEFAULT_REGION, FaceOptions, OptionsError, ServerOptions};
-pub use request::moved::Moved;
+pub use request::bytes_moved::BytesMoved;
 pub use service::S3Service;
-pub use serving::ended::Ended;
+pub use serving::finished_request::FinishedRequest;
 pub use serving::hooks::{ClusterHealth, ServerHooks};
 pub use serving::server::{Server, listen, serve};

@@ -7,7 +7,7 @@ use larder_types::{BucketName, CorsRules};
 
 use crate::auth::root_keys::RootKeys;
 use crate::auth::signature::Signatures;
-use crate::neighbours::Neighbours;
+use crate::forwarding::UploadForwarder;
 use crate::ops::Operations;
 use crate::ops::face::Face;
 use crate::options::{Domains, FaceOptions, OptionsError};
@@ -25,7 +25,7 @@ pub struct S3Service {
     pub(crate) forms: bool,
     pub(crate) cors: Arc<Cors>,
     has_bucket: Arc<dyn Fn(&BucketName) -> bool + Send + Sync>,
-    pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
+    pub(crate) forwarder: Option<Arc<dyn UploadForwarder>>,
 }
 
 impl S3Service {
@@ -52,7 +52,7 @@ impl S3Service {
         });
         let operations: Arc<dyn Operations> = Arc::new(Face::new(store, named));
         let signatures = Signatures { root, domains, version_2, region };
-        Ok(Self { operations, signatures, forms, cors, has_bucket, neighbours: None })
+        Ok(Self { operations, signatures, forms, cors, has_bucket, forwarder: None })
     }
 
     /// The domains below which buckets' names stand.
@@ -77,8 +77,8 @@ impl S3Service {
 
     /// Has requests of uploads that others have begun handed on to them.
     #[must_use]
-    pub fn beside(mut self, neighbours: Arc<dyn Neighbours>) -> Self {
-        self.neighbours = Some(neighbours);
+    pub fn beside(mut self, forwarder: Arc<dyn UploadForwarder>) -> Self {
+        self.forwarder = Some(forwarder);
         self
     }
 }

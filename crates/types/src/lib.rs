@@ -17,14 +17,14 @@ pub mod garbage;
 pub mod home;
 pub mod ids;
 pub mod limits;
+pub mod log_limiter;
 pub mod metax;
 pub mod name;
 pub mod op;
 pub mod put;
+pub mod remote_change;
 pub mod rows;
-pub mod seldom;
 pub mod stamp;
-pub mod told;
 pub mod version;
 
 pub use append::{Append, Appended, Coalesce, PieceRow};
@@ -42,6 +42,7 @@ pub use ids::{
     BootId, BucketId, ClusterId, DiskId, Epoch, Grant, GrantKey, LvId, MapVersion, OpId, OpSeq,
     PgId, PiecesId, PvId, RegionId, Request, ServerId, SessionId, StreamId, UploadId, View,
 };
+pub use log_limiter::LogLimiter;
 pub use metax::{
     Attributes, Body, ChecksumAlgorithm, ChecksumKind, Chunk, ETag, EncryptionEnvelope, Extent,
     HighWaterRow, Holders, HybridClock, Metax, ObjectChecksum, PartRef, PartRow, Retention,
@@ -50,11 +51,10 @@ pub use metax::{
 pub use name::{BucketName, NameError, ObjectKey};
 pub use op::{ChunkMove, HoldersChange, Op, Remembered, SessionMemory};
 pub use put::{Outcome, Put, Target};
-pub use rows::VersionSlot;
-pub use seldom::Seldom;
-pub use stamp::{Origin, Stamp};
-pub use told::{
+pub use remote_change::{
     Amend, ClockFloor, Freed, FreedTombstone, Grow, JournalHead, JournalRow, Noted, Passed, Purge,
-    Renew, ToldPut,
+    RemotePut, Renew,
 };
+pub use rows::VersionSlot;
+pub use stamp::{Origin, Stamp};
 pub use version::{Amendments, MarkerEntry, ObjectEntry, PieceEntry, Tombstone, VersionEntry};

@@ -10,7 +10,7 @@ use crate::ids::{
 use crate::metax::{Body, Extent, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
 use crate::put::{Outcome, Put};
-use crate::told::{Amend, Freed, Grow, Noted, Purge, Renew, ToldPut};
+use crate::remote_change::{Amend, Freed, Grow, Noted, Purge, RemotePut, Renew};
 
 /// An entry of a PG's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +137,7 @@ pub enum Op {
         moves: Vec<ChunkMove>,
     },
     /// A put that another region took. In all else as [`Op::PutEnough`].
-    Told(Box<ToldPut>),
+    RemoteChange(Box<RemotePut>),
     /// The key's null version ends in a store of several regions.
     Purge(Box<Purge>),
     /// Something is set on the key's null version in a store of several regions.
@@ -172,7 +172,7 @@ impl Op {
     pub fn put(&self) -> Option<&Put> {
         match self {
             Self::Put(put) | Self::PutEnough { put, .. } => Some(put),
-            Self::Told(told) => Some(&told.put),
+            Self::RemoteChange(told) => Some(&told.put),
             _ => None,
         }
     }
@@ -181,7 +181,9 @@ impl Op {
     #[must_use]
     pub fn with_put(&self, put: Put) -> Self {
         match self {
-            Self::Told(told) => Self::Told(Box::new(ToldPut { put, ..(**told).clone() })),
+            Self::RemoteChange(told) => {
+                Self::RemoteChange(Box::new(RemotePut { put, ..(**told).clone() }))
+            }
             op => Self::of_put(put, op.enough()),
         }
     }
@@ -198,8 +200,8 @@ impl Op {
 
     /// A put of another region.
     #[must_use]
-    pub fn told(&self) -> Option<&ToldPut> {
-        if let Self::Told(told) = self { Some(told) } else { None }
+    pub fn told(&self) -> Option<&RemotePut> {
+        if let Self::RemoteChange(told) = self { Some(told) } else { None }
     }
 
     /// Returns the number of replicas that must have a put's data before its client is answered; 0: all that were to be
@@ -208,7 +210,7 @@ impl Op {
     pub fn enough(&self) -> u8 {
         match self {
             Self::PutEnough { enough, .. } => *enough,
-            Self::Told(told) => told.enough,
+            Self::RemoteChange(told) => told.enough,
             _ => 0,
         }
     }

@@ -11,8 +11,8 @@ use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Origin, Recovering};
 use larder_protocol::rebuild::Space;
 use larder_protocol::{
-    Answer, Call, Changes, Content, DataAnswer, Description, Effect, Event, FreeRuns, Index,
-    IndexError, LvInfo, Now, Outbox, Pg, Planted, PutCall, Replica, Token,
+    Answer, Call, Changes, Content, DataAnswer, Description, Effect, Event, EventTime, FreeRuns,
+    Index, IndexError, LvInfo, Outbox, Pg, Planted, PutCall, Replica, Token,
 };
 use larder_types::{
     Attributes, BootId, BucketId, Condition, DiskId, ETag, Epoch, Grant, GrantKey, Holders, LvId,
@@ -22,7 +22,7 @@ use larder_types::{
 use crate::Outcome;
 
 const LV_BLOCKS: u32 = 4 << 20;
-const NOW: Now = Now { steady_ms: 1000, wall_ms: 1000 };
+const NOW: EventTime = EventTime { steady_ms: 1000, wall_ms: 1000 };
 const ME: ServerId = ServerId(0);
 
 pub(crate) fn allocate(count: u64) -> Outcome {

@@ -22,10 +22,10 @@
 //! list: each of them only ever tells more.
 
 mod process;
-mod readings;
 mod rules;
+mod variants;
 
-pub use readings::{Bounds, Property, Variant};
+pub use variants::{Bounds, Property, Variant};
 
 use crate::explore::{Model, Sometimes};
 

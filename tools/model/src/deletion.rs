@@ -19,15 +19,15 @@
 //! That a bucket is found empty, and takes nothing from its mark on, is one step here: `roles/proxy/buckets.rs` has the reasons.
 //! There is one key, which is put and purged once each at most.
 
-mod readings;
 mod state;
+mod variants;
 
-pub use readings::{Bounds, Property, Variant};
 pub use state::State;
-use state::{Answer, Bucket, Deletion, Message, REGIONS, Region, Way};
+use state::{Answer, Bucket, Channel, Deletion, Message, REGIONS, Region};
+pub use variants::{Bounds, Property, Variant};
 
 use crate::explore::{Model, Sometimes};
-use crate::words::Servers;
+use crate::ids::Servers;
 
 /// A step.
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +105,7 @@ impl Deletions {
     }
 
     fn hear_closed(&self, state: &mut State, from: usize, to: usize) {
-        let Some(Message::Answered(answer)) = state.ways[from][to].close.take() else { return };
+        let Some(Message::Answered(answer)) = state.channels[from][to].close.take() else { return };
         let Some(deletion) = &mut state.regions[from].deletion else { return };
         let confirms = deletion.is_confirming;
         match answer {
@@ -139,12 +139,14 @@ impl Deletions {
         let confirming = Deletion { asked: others, is_confirming: true, ..deletion };
         state.regions[from].deletion = Some(confirming);
         for to in others.iter() {
-            state.ways[from][to].close = Some(Message::Asked(all));
+            state.channels[from][to].close = Some(Message::Asked(all));
         }
     }
 
     fn hear_deleted(&self, state: &mut State, from: usize, to: usize) {
-        let Some(Message::Answered(is_gone)) = state.ways[from][to].delete.take() else { return };
+        let Some(Message::Answered(is_gone)) = state.channels[from][to].delete.take() else {
+            return;
+        };
         let Some(deletion) = &mut state.regions[from].deletion else { return };
         deletion.closed[to] = None;
         if !is_gone {
@@ -155,7 +157,7 @@ impl Deletions {
     /// Answers that are under way are to a deletion that is over.
     fn give_up(&self, state: &mut State, from: usize) {
         let deletion = state.regions[from].deletion.take().expect("it was begun");
-        for way in &mut state.ways[from] {
+        for way in &mut state.channels[from] {
             let is_answer = matches!(way.close, Some(Message::Answered(_)));
             way.close = way.close.filter(|_| !is_answer);
             let is_answer = matches!(way.delete, Some(Message::Answered(_)));
@@ -195,7 +197,7 @@ impl Deletions {
     }
 
     fn hear_delete(&self, state: &mut State, from: usize, to: usize) {
-        let Some(Message::Asked(closed)) = state.ways[from][to].delete.take() else { return };
+        let Some(Message::Asked(closed)) = state.channels[from][to].delete.take() else { return };
         let region = &mut state.regions[to];
         let is_closed = region.bucket.is_some_and(|bucket| bucket.is_closed);
         let by_name = self.is(Variant::DeletesByName) && is_closed;
@@ -215,20 +217,22 @@ impl Deletions {
         };
         // Nobody hears the answer to a deletion that is over.
         if state.regions[from].deletion.is_some_and(|it| it.closed[to] == Some(closed)) {
-            state.ways[from][to].delete = Some(Message::Answered(is_gone));
+            state.channels[from][to].delete = Some(Message::Answered(is_gone));
         }
     }
 
     fn hear_close(&self, state: &mut State, from: usize, to: usize) {
-        let Some(Message::Asked(asked)) = state.ways[from][to].close.take() else { return };
+        let Some(Message::Asked(asked)) = state.channels[from][to].close.take() else { return };
         let answer = self.answer_to_close(&mut state.regions[to], asked);
         if state.regions[from].deletion.is_some_and(|it| it.asked.has(to)) {
-            state.ways[from][to].close = Some(Message::Answered(answer));
+            state.channels[from][to].close = Some(Message::Answered(answer));
         }
     }
 
     fn hear_names(&self, state: &mut State, from: usize, to: usize) {
-        let Some((asked_at, Some(is_there))) = state.ways[from][to].names.take() else { return };
+        let Some((asked_at, Some(is_there))) = state.channels[from][to].names.take() else {
+            return;
+        };
         let region = &mut state.regions[from];
         let is_valid = asked_at == region.voided || self.is(Variant::OldAnswersMake);
         if is_there && region.bucket.is_none() && is_valid {
@@ -238,7 +242,7 @@ impl Deletions {
 
     fn between(&self, state: &State, from: usize, to: usize, out: &mut Vec<Action>) {
         let (region, other, way) =
-            (&state.regions[from], &state.regions[to], &state.ways[from][to]);
+            (&state.regions[from], &state.regions[to], &state.channels[from][to]);
         match way.close {
             Some(Message::Asked(_)) => out.push(Action::HearClose(from, to)),
             Some(Message::Answered(_)) => out.push(Action::HearClosed(from, to)),
@@ -263,7 +267,7 @@ impl Deletions {
 
     fn objects(&self, state: &State, from: usize, to: usize, out: &mut Vec<Action>) {
         let (region, other) = (&state.regions[from], &state.regions[to]);
-        if state.ways[from][to].object.is_some() {
+        if state.channels[from][to].object.is_some() {
             out.push(Action::TakeObject(from, to));
         }
         let Some(bucket) = region.bucket.filter(|_| region.knows.has(to)) else { return };
@@ -277,7 +281,7 @@ impl Deletions {
     }
 
     fn take_object(&self, state: &mut State, from: usize, to: usize) {
-        let Some(asked_in) = state.ways[from][to].object.take() else { return };
+        let Some(asked_in) = state.channels[from][to].object.take() else { return };
         let Some(bucket) = &mut state.regions[from].bucket else { return };
         let is_open = !bucket.is_closed || self.is(Variant::ClosedTakesObjects);
         let is_same = bucket.epoch == asked_in
@@ -321,7 +325,7 @@ impl Model for Deletions {
         }
         State {
             regions: all,
-            ways: <[[Way; REGIONS]; REGIONS]>::default(),
+            channels: <[[Channel; REGIONS]; REGIONS]>::default(),
             begun: 0,
             asks: 0,
             puts: 0,
@@ -389,10 +393,10 @@ impl Model for Deletions {
                 });
                 let all = region.knows;
                 for to in others.iter() {
-                    state.ways[from][to] = Way {
+                    state.channels[from][to] = Channel {
                         close: Some(Message::Asked(all)),
                         delete: None,
-                        ..state.ways[from][to]
+                        ..state.channels[from][to]
                     };
                 }
             }
@@ -408,13 +412,13 @@ impl Model for Deletions {
             }
             Action::AskNames(from, to) => {
                 state.asks += 1;
-                state.ways[from][to].names = Some((state.regions[from].voided, None));
+                state.channels[from][to].names = Some((state.regions[from].voided, None));
             }
             Action::AnswerNames(from, to) => {
                 let other = &state.regions[to];
                 let tells_closed = self.is(Variant::ClosedNamesTold) && other.bucket.is_some();
                 let is_there = other.is_live() || tells_closed;
-                if let Some((_, answer)) = &mut state.ways[from][to].names {
+                if let Some((_, answer)) = &mut state.channels[from][to].names {
                     *answer = Some(is_there);
                 }
             }
@@ -430,7 +434,7 @@ impl Model for Deletions {
             }
             Action::AskObject(from, to) => {
                 let bucket = state.regions[from].bucket.expect("it is there");
-                state.ways[from][to].object = Some(bucket.epoch);
+                state.channels[from][to].object = Some(bucket.epoch);
             }
             Action::TakeObject(from, to) => self.take_object(state, from, to),
             Action::TakeTombstone(from, _) => {

@@ -17,20 +17,20 @@
 //! A region that was removed goes on as before. What it decides counts no more. Buckets are not deleted here: a bucket with a home
 //! cannot be.
 
-mod readings;
 mod state;
+mod variants;
 
 use larder_protocol::region::home::{
-    Effect, Event, HomeAnswer, HomeAsk, Reply, Taking, ended, heard, reply,
+    Effect, Event, HomeAnswer, HomeRequest, Reply, Taking, ended, heard, reply,
 };
 use larder_types::{Home, HomeScope, HomeState, HomeTerm};
 
-pub use readings::{Bounds, Property, Variant};
 pub use state::State;
-use state::{REGIONS, Region, Way, id, index};
+use state::{Channel, REGIONS, Region, id, index};
+pub use variants::{Bounds, Property, Variant};
 
 use crate::explore::{Model, Sometimes};
-use crate::words::Servers;
+use crate::ids::Servers;
 
 /// A step.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +96,7 @@ impl Homes {
             let region = &mut state.regions[at];
             match effect {
                 Effect::Ask(to, ask) => {
-                    let way = &mut state.ways[at][index(to)];
+                    let way = &mut state.channels[at][index(to)];
                     if let Some(before) = way.asked.replace((ask, region.others(at).with(at))) {
                         way.late = Some(before);
                     }
@@ -114,7 +114,7 @@ impl Homes {
 
     /// Nobody waits for answers any more.
     fn forget(&self, state: &mut State, at: usize) {
-        for way in &mut state.ways[at] {
+        for way in &mut state.channels[at] {
             way.answer = None;
             if let Some(asked) = way.asked.take() {
                 way.late = Some(asked);
@@ -140,17 +140,17 @@ impl Homes {
         self.run(state, at, out);
     }
 
-    fn reply(&self, region: &Region, (from, ask): (usize, HomeAsk)) -> Reply {
+    fn reply(&self, region: &Region, (from, ask): (usize, HomeRequest)) -> Reply {
         let reply = reply(region.home.as_ref(), (id(from), ask));
         let accepted =
             |term, scope| Reply::Accept(Home { term, scope, state: HomeState::Elsewhere });
         match (ask, region.home) {
-            (HomeAsk::Claim(term, scope), Some(home))
+            (HomeRequest::Claim(term, scope), Some(home))
                 if home.term < term && self.is(Variant::HomeAcceptsClaims) =>
             {
                 accepted(term, scope)
             }
-            (HomeAsk::Give(..), Some(home)) => {
+            (HomeRequest::Give(..), Some(home)) => {
                 let is_named = home.region() == Some(id(from));
                 if self.is(Variant::AnyoneGives) && is_named { Reply::Yours(home) } else { reply }
             }
@@ -163,14 +163,17 @@ impl Homes {
         &self,
         region: &mut Region,
         own: usize,
-        (from, ask): (usize, HomeAsk),
+        (from, ask): (usize, HomeRequest),
         (has, knows): (u8, Servers),
     ) -> HomeAnswer {
         if !region.has_bucket {
             return HomeAnswer::Absent;
         }
         let is_known = region.others(own).with(own).within(knows);
-        if matches!(ask, HomeAsk::Claim(..)) && !is_known && !self.is(Variant::UnknownRegionsPass) {
+        if matches!(ask, HomeRequest::Claim(..))
+            && !is_known
+            && !self.is(Variant::UnknownRegionsPass)
+        {
             return HomeAnswer::OtherRegions;
         }
         let home = match self.reply(region, (from, ask)) {
@@ -195,7 +198,7 @@ impl Homes {
     }
 
     fn hear_ask(&self, state: &mut State, (from, to): (usize, usize), is_late: bool) {
-        let way = &mut state.ways[from][to];
+        let way = &mut state.channels[from][to];
         let heard = if is_late { way.late.take() } else { way.asked.take() };
         let Some((ask, knows)) = heard else { return };
         let has = state.regions[from].has;
@@ -208,13 +211,13 @@ impl Homes {
         }
         let answer = self.answer(region, to, (from, ask), (has, knows));
         if !is_late {
-            state.ways[from][to].answer = Some(answer);
+            state.channels[from][to].answer = Some(answer);
         }
     }
 
     fn lose(&self, state: &mut State, from: usize, to: usize) {
         state.lost += 1;
-        let way = &mut state.ways[from][to];
+        let way = &mut state.channels[from][to];
         if let Some(asked) = way.asked.take() {
             way.late = Some(asked);
         }
@@ -240,7 +243,7 @@ impl Homes {
     }
 
     fn hear_told(&self, state: &mut State, from: usize, to: usize) {
-        let Some(told) = state.ways[from][to].told.take() else { return };
+        let Some(told) = state.channels[from][to].told.take() else { return };
         let region = &mut state.regions[to];
         if !region.has_bucket || region.removed.has(from) {
             return;
@@ -262,7 +265,7 @@ impl Homes {
 
     fn between(&self, state: &State, (from, to): (usize, usize), out: &mut Vec<Action>) {
         let (region, other, way) =
-            (&state.regions[from], &state.regions[to], &state.ways[from][to]);
+            (&state.regions[from], &state.regions[to], &state.channels[from][to]);
         if way.asked.is_some() {
             out.push(Action::HearAsk(from, to));
         }
@@ -340,7 +343,7 @@ impl Model for Homes {
         }
         State {
             regions: all,
-            ways: <[[Way; REGIONS]; REGIONS]>::default(),
+            channels: <[[Channel; REGIONS]; REGIONS]>::default(),
             begun: 0,
             resumed: 0,
             ended: 0,
@@ -423,7 +426,7 @@ impl Model for Homes {
             Action::HearAsk(from, to) => self.hear_ask(state, (from, to), false),
             Action::HearLate(from, to) => self.hear_ask(state, (from, to), true),
             Action::HearAnswer(from, to) => {
-                let answer = state.ways[from][to].answer.take();
+                let answer = state.channels[from][to].answer.take();
                 self.step(state, from, Event::Answered(id(to), answer));
             }
             Action::LoseAnswer(from, to) => self.lose(state, from, to),
@@ -439,7 +442,7 @@ impl Model for Homes {
             }
             Action::Tell(from, to) => {
                 state.told += 1;
-                state.ways[from][to].told = state.regions[from].home.map(Home::told);
+                state.channels[from][to].told = state.regions[from].home.map(Home::told);
             }
             Action::HearTold(from, to) => self.hear_told(state, from, to),
             Action::Come(at) => {
@@ -472,10 +475,10 @@ impl Model for Homes {
             Action::AskBucket(from, to) => {
                 let home = state.regions[to].home.map(Home::told);
                 let told = home.filter(|_| !self.is(Variant::MadeWithoutHome));
-                state.ways[from][to].made = Some(told);
+                state.channels[from][to].made = Some(told);
             }
             Action::MakeBucket(from, to) => {
-                let Some(told) = state.ways[from][to].made.take() else { return };
+                let Some(told) = state.channels[from][to].made.take() else { return };
                 let region = &mut state.regions[from];
                 if !region.has_bucket {
                     region.has_bucket = true;

@@ -8,7 +8,7 @@ pub mod copies;
 pub mod deletion;
 pub mod explore;
 pub mod home;
+pub mod ids;
 pub mod log;
 pub mod put;
 pub mod space;
-pub mod words;

@@ -27,12 +27,12 @@
 //! snapshots are not modelled: any server may join any view with whatever log it has, which allows more than the
 //! simulator's manager does.
 
-mod readings;
+mod variants;
 
-pub use readings::{Bounds, Property, Variant};
+pub use variants::{Bounds, Property, Variant};
 
 use crate::explore::{Model, Sometimes};
-use crate::words::{Servers, View};
+use crate::ids::{Servers, View};
 
 const MEMBERS: usize = 3;
 const OPS: usize = 6;

@@ -12,14 +12,14 @@
 //! | `Persist` | `protocol/pg/commit.rs`, `advance`: `Persisted` |
 //! | `Regrant` | not built yet (`Op::Regrant` is stored and taken, never issued) |
 //! | `Arrive`, `Write`, `Sync` | `volume/pv.rs`, `admit`; `volume/execute.rs` |
-//! | `Answer` | `roles/proxy/away/write.rs`; with one replica `roles/ticket.rs` |
+//! | `Answer` | `roles/proxy/remote_roles/write.rs`; with one replica `roles/ticket.rs` |
 //! | `Tell` | `Call::Commit`; `protocol/pg/calls.rs`, `commit_put` |
 //! | `Harden` | `protocol/pg/commit.rs`, `advance`, of the outcome |
 //! | `Read` | `protocol/pg/read.rs` |
 //! | `Resolve` | `protocol/pg/resolve.rs`, `begin_resolution` |
 //! | `Fence` | `DataRequest::Void`; `volume/pv.rs`, `void`; an `Open` of a later view does the same |
 //! | `Verify` | `volume/verify.rs`; `volume/pv.rs`, `never_wrote` |
-//! | `Withdraw` | `roles/proxy/away/put.rs`, `take_back` |
+//! | `Withdraw` | `roles/proxy/remote_roles/put.rs`, `take_back` |
 //! | `RollForward`, `Revoke` | `protocol/pg/resolve.rs`, `decide`; `Revoke` of a put that was taken back: `Call::Withdraw` |
 //! | `Lose` | `protocol/pg/replicate.rs`, `begin_view`, `cut` |
 //! | `Restart`, `Rot`, `Remove` | faults |
@@ -29,12 +29,12 @@
 //!
 //! Losses of synced copies are bounded below k: of k − 1 any, an acknowledged put must survive.
 
-mod readings;
+mod variants;
 
-pub use readings::{Bounds, Property, Variant};
+pub use variants::{Bounds, Property, Variant};
 
 use crate::explore::{Model, Sometimes};
-use crate::words::Servers;
+use crate::ids::Servers;
 
 const ATTEMPTS: usize = 3;
 

@@ -26,12 +26,12 @@
 //! taken to have been sent, and may arrive at any time. A restart that loses writes without an answer is not modelled:
 //! nobody relies on these. Executing, syncing and answering a write are one step.
 
-mod readings;
+mod variants;
 
-pub use readings::{Bounds, Property, Variant};
+pub use variants::{Bounds, Property, Variant};
 
 use crate::explore::{Model, Sometimes};
-use crate::words::{Key, OpSeq, Servers, View};
+use crate::ids::{Key, OpSeq, Servers, View};
 
 const PUTS: usize = 4;
 const REPLICAS: usize = 2;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use larder_env::SeededRng;
 use larder_protocol::manager::state::Topology;
-use larder_protocol::scheduler::reads::{Asked, Reads};
-use larder_protocol::scheduler::{Load, Reading, Replica, Report, Standing};
+use larder_protocol::scheduler::reads::{PendingRead, Reads};
+use larder_protocol::scheduler::{Load, Reading, Replica, Report, ServerHealth};
 use larder_types::{Chunk, DiskId, Holders, ServerId};
 
 use crate::setup::Setup;
@@ -36,14 +36,14 @@ impl Choices {
                 server: replica.server,
                 disk: replica.disk,
                 is_near: replica.server.0.is_multiple_of(2),
-                standing: Standing::Up,
+                health: ServerHealth::Up,
             },
             None => Replica {
                 index,
                 server: ServerId(u32::MAX),
                 disk: DiskId(u32::MAX - index as u32),
                 is_near: false,
-                standing: Standing::Down,
+                health: ServerHealth::Down,
             },
         };
         if self.setup.options.bugs.driver.reads_non_holders() {
@@ -54,17 +54,22 @@ impl Choices {
         Reading::of(chunk.holders, chunk.holders.iter().map(replica), u64::from(chunk.len))
     }
 
-    pub(crate) fn next(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
+    pub(crate) fn next(
+        &mut self,
+        now_us: u64,
+        reading: &mut Reading,
+        draw: u64,
+    ) -> Option<PendingRead> {
         self.reads.next(now_us, reading, draw)
     }
 
-    pub(crate) fn hedge(&mut self, now_us: u64, reading: &mut Reading) -> Option<Asked> {
+    pub(crate) fn hedge(&mut self, now_us: u64, reading: &mut Reading) -> Option<PendingRead> {
         let draw = self.rng.next_u64();
         self.reads.hedge(now_us, reading, draw)
     }
 
     /// It answered, and said anything of its queue, or nothing.
-    pub(crate) fn answered(&mut self, now_us: u64, asked: Asked) {
+    pub(crate) fn answered(&mut self, now_us: u64, asked: PendingRead) {
         let report = match self.rng.below(4) {
             0 => None,
             1 => Some(Report::default()),
@@ -79,11 +84,11 @@ impl Choices {
         self.reads.answered(now_us, asked, report);
     }
 
-    pub(crate) fn gave_up(&mut self, asked: Asked) {
+    pub(crate) fn gave_up(&mut self, asked: PendingRead) {
         self.reads.gave_up(asked);
     }
 
-    pub(crate) fn outrun(&mut self, now_us: u64, asked: Asked) {
+    pub(crate) fn outrun(&mut self, now_us: u64, asked: PendingRead) {
         self.reads.outrun(now_us, asked);
     }
 }

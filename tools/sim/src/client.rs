@@ -9,14 +9,14 @@ use larder_types::limits::INLINE_BYTES_MAX;
 use larder_types::{Attributes, Condition, ObjectKey, Target};
 
 use crate::content::{HEAD_BYTES, content, etag_of, len_of, tags, value};
-use crate::desk::{Desk, Task};
-use crate::history::{Answered, Asked, CallId, History, If, Moment, Shown};
+use crate::history::{CallCondition, CallId, CallResult, History, Invocation, Moment, Shown};
 use crate::index::BUCKET;
 use crate::mix::{CallKind, Mix};
 use crate::proxy::append::AppendPlan;
 use crate::proxy::condition_of;
 use crate::proxy::large::UploadPlan;
-use crate::proxy::put::{DropAt, Payload, Wanted};
+use crate::proxy::put::{DropAt, Payload, PutRequest};
+use crate::proxy_context::{ProxyContext, Task};
 use crate::setup::Setup;
 
 /// One key in so many is appended to.
@@ -28,7 +28,7 @@ const PAGE_MAX: u64 = 4;
 /// The result that a task leaves for its client.
 #[derive(Debug)]
 enum Left {
-    Answer(Answered),
+    Answer(CallResult),
     /// The object that a get showed, and the values that it read.
     Read(Option<Shown>, Vec<u64>),
     /// Keys with what they show, and whether there may be more.
@@ -50,7 +50,7 @@ pub(crate) enum Probe {
 /// A call, for who reads a timeline: its name, and of a call of one key this and what is asked.
 pub(crate) struct Called {
     name: &'static str,
-    of: Option<(usize, Asked)>,
+    of: Option<(usize, Invocation)>,
 }
 
 impl fmt::Display for Called {
@@ -121,23 +121,23 @@ impl Clients {
     }
 
     /// The next call of a client, to be run by a proxy.
-    pub(crate) fn next_call(&mut self, client: usize, desk: &Desk) -> (Called, Task) {
+    pub(crate) fn next_call(&mut self, client: usize, context: &ProxyContext) -> (Called, Task) {
         assert!(self.waiting[client].is_none(), "a client makes one call at a time");
         if let Some(after) = self.pages[client].take_if(|_| !self.rng.one_in(3)) {
-            return (Called { name: "list on", of: None }, self.list(client, Some(after), desk));
+            return (Called { name: "list on", of: None }, self.list(client, Some(after), context));
         }
         let key = self.rng.below(self.keys.len() as u64) as usize;
         let (name, asked, task, slip) = match self.mix.draw_call(&mut self.rng) {
-            CallKind::Get => self.get(key, desk),
+            CallKind::Get => self.get(key, context),
             CallKind::List => {
-                return (Called { name: "list", of: None }, self.list(client, None, desk));
+                return (Called { name: "list", of: None }, self.list(client, None, context));
             }
-            CallKind::Delete => self.delete(key, desk),
-            CallKind::SetTags => self.set_tags(key, desk),
-            CallKind::Upload => self.upload(key, desk),
-            CallKind::PutStream => self.put_stream(key, desk),
-            CallKind::Append if key.is_multiple_of(LOGS_ONE_IN) => self.append(key, desk),
-            CallKind::Append | CallKind::Put => self.put(key, desk),
+            CallKind::Delete => self.delete(key, context),
+            CallKind::SetTags => self.set_tags(key, context),
+            CallKind::Upload => self.upload(key, context),
+            CallKind::PutStream => self.put_stream(key, context),
+            CallKind::Append if key.is_multiple_of(LOGS_ONE_IN) => self.append(key, context),
+            CallKind::Append | CallKind::Put => self.put(key, context),
         };
         let call = self.history.begin(key, asked);
         self.waiting[client] = Some(Waiting::Call(call, slip));
@@ -159,15 +159,15 @@ impl Clients {
     }
 
     /// Begins a probe.
-    pub(crate) fn probe(&mut self, client: usize, probe: Probe, desk: &Desk) -> Task {
+    pub(crate) fn probe(&mut self, client: usize, probe: Probe, context: &ProxyContext) -> Task {
         assert!(self.waiting[client].is_none(), "a client makes one call at a time");
         self.is_probing = true;
         let (key, (_, asked, task, slip)) = match probe {
-            Probe::Get(key) => (key, self.get(key, desk)),
-            Probe::Put(key) => (key, self.put(key, desk)),
-            Probe::PutStream(key) => (key, self.put_stream(key, desk)),
-            Probe::Delete(key) => (key, self.delete(key, desk)),
-            Probe::List => return self.list(client, None, desk),
+            Probe::Get(key) => (key, self.get(key, context)),
+            Probe::Put(key) => (key, self.put(key, context)),
+            Probe::PutStream(key) => (key, self.put_stream(key, context)),
+            Probe::Delete(key) => (key, self.delete(key, context)),
+            Probe::List => return self.list(client, None, context),
         };
         let call = self.history.begin(key, asked);
         self.waiting[client] = Some(Waiting::Call(call, slip));
@@ -183,26 +183,26 @@ impl Clients {
                     Some(Left::Answer(answered)) => answered,
                     Some(Left::Read(shown, values)) => {
                         self.history.read(&values);
-                        Answered::Shows(shown)
+                        CallResult::Shows(shown)
                     }
-                    _ => Answered::Unknown,
+                    _ => CallResult::Unknown,
                 };
                 self.history.end(call, answered);
-                let is_unserved = matches!(answered, Answered::Refused | Answered::Unknown);
+                let is_unserved = matches!(answered, CallResult::Refused | CallResult::Unknown);
                 self.unserved += u64::from(is_unserved);
-                if let Answered::Ends(size) = answered {
+                if let CallResult::Ends(size) = answered {
                     self.ends[call.key()] = size;
                 }
                 match answered {
-                    Answered::Done => "done",
-                    Answered::Grown(_) => "appended",
-                    Answered::Ends(_) => "ends elsewhere",
-                    Answered::Shows(Some(_)) => "shown",
-                    Answered::Shows(None) => "absent",
-                    Answered::Unmet => "condition failed",
-                    Answered::NoSuchKey => "no such key",
-                    Answered::Refused => "refused",
-                    Answered::Unknown => "no answer",
+                    CallResult::Done => "done",
+                    CallResult::Grown(_) => "appended",
+                    CallResult::Ends(_) => "ends elsewhere",
+                    CallResult::Shows(Some(_)) => "shown",
+                    CallResult::Shows(None) => "absent",
+                    CallResult::Unmet => "condition failed",
+                    CallResult::NoSuchKey => "no such key",
+                    CallResult::Refused => "refused",
+                    CallResult::Unknown => "no answer",
                 }
             }
             Waiting::List(begun, after, slip) => match slip.take() {
@@ -243,47 +243,63 @@ impl Clients {
     }
 
     /// A list of what is behind a key, or of all; half of them end after a few keys.
-    fn list(&mut self, client: usize, after: Option<ObjectKey>, desk: &Desk) -> Task {
-        let (slip, desk) = (Slip::default(), desk.clone());
+    fn list(&mut self, client: usize, after: Option<ObjectKey>, context: &ProxyContext) -> Task {
+        let (slip, context) = (Slip::default(), context.clone());
         let page = self.rng.one_in(2).then(|| 1 + self.rng.below(PAGE_MAX) as usize);
         let begun = self.history.now();
         self.waiting[client] = Some(Waiting::List(begun, after.clone(), slip.clone()));
         Box::pin(async move {
-            let listed = desk.list(after, page).await;
+            let listed = context.list(after, page).await;
             *slip.borrow_mut() = Some(Left::List(listed));
         })
     }
 
     /// A get; of a key that is appended to, where pieces are coalesced, often behind that.
-    fn get(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+    fn get(
+        &mut self,
+        key: usize,
+        context: &ProxyContext,
+    ) -> (&'static str, Invocation, Task, Slip) {
         let coalesces = self.coalesces && key.is_multiple_of(LOGS_ONE_IN) && !self.rng.one_in(3);
-        let (key, desk) = (self.keys[key].clone(), desk.clone());
+        let (key, context) = (self.keys[key].clone(), context.clone());
         let (task, slip) = left(async move {
             if coalesces {
-                desk.coalesce(&key).await;
+                context.coalesce(&key).await;
             }
-            let found = desk.get(&key).await;
-            found.map_or(Left::Answer(Answered::Unknown), |(shown, read)| Left::Read(shown, read))
+            let found = context.get(&key).await;
+            found.map_or(Left::Answer(CallResult::Unknown), |(shown, read)| Left::Read(shown, read))
         });
-        ("get", Asked::Get, task, slip)
+        ("get", Invocation::Get, task, slip)
     }
 
-    fn delete(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+    fn delete(
+        &mut self,
+        key: usize,
+        context: &ProxyContext,
+    ) -> (&'static str, Invocation, Task, Slip) {
         let on = self.draw_if(key, 4);
-        let (key, desk) = (self.keys[key].clone(), desk.clone());
-        let (task, slip) = noted(async move { desk.delete(key, condition_of(on)).await });
-        ("delete", Asked::Delete(on), task, slip)
+        let (key, context) = (self.keys[key].clone(), context.clone());
+        let (task, slip) = noted(async move { context.delete(key, condition_of(on)).await });
+        ("delete", Invocation::Delete(on), task, slip)
     }
 
-    fn set_tags(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+    fn set_tags(
+        &mut self,
+        key: usize,
+        context: &ProxyContext,
+    ) -> (&'static str, Invocation, Task, Slip) {
         let number = self.next_tags;
         self.next_tags += 1;
-        let (key, desk) = (self.keys[key].clone(), desk.clone());
-        let (task, slip) = noted(async move { desk.set_tags(key, tags(number)).await });
-        ("set tags", Asked::SetTags(number), task, slip)
+        let (key, context) = (self.keys[key].clone(), context.clone());
+        let (task, slip) = noted(async move { context.set_tags(key, tags(number)).await });
+        ("set tags", Invocation::SetTags(number), task, slip)
     }
 
-    fn put(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+    fn put(
+        &mut self,
+        key: usize,
+        context: &ProxyContext,
+    ) -> (&'static str, Invocation, Task, Slip) {
         let size = match self.rng.below(100) {
             0..=39 => self.inline_size(),
             40..=94 => INLINE_BYTES_MAX as usize + 1 + self.rng.below(40_000) as usize,
@@ -291,25 +307,33 @@ impl Clients {
         };
         let (value, on) = (self.new_value(key, size), self.draw_if(key, 4));
         let wanted = self.wanted(key, value, on);
-        let (bytes, desk) = (content(value, size), desk.clone());
+        let (bytes, context) = (content(value, size), context.clone());
         let (task, slip) =
-            noted(async move { answered(desk.put(wanted, Payload::Bytes(bytes)).await) });
-        ("put", Asked::Put(value, on), task, slip)
+            noted(async move { answered(context.put(wanted, Payload::Bytes(bytes)).await) });
+        ("put", Invocation::Put(value, on), task, slip)
     }
 
-    fn put_stream(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+    fn put_stream(
+        &mut self,
+        key: usize,
+        context: &ProxyContext,
+    ) -> (&'static str, Invocation, Task, Slip) {
         let chunk_bytes = HEAD_BYTES + self.rng.below(9_000) as usize;
         let size = chunk_bytes + 1 + self.rng.below(chunk_bytes as u64 * 3) as usize;
         let (value, on) = (self.new_value(key, size), self.draw_if(key, 6));
         let wanted = self.wanted(key, value, on);
-        let (bytes, desk) = (content(value, size), desk.clone());
+        let (bytes, context) = (content(value, size), context.clone());
         let (task, slip) =
-            noted(async move { answered(desk.put_stream(wanted, bytes, chunk_bytes).await) });
-        ("put of a stream", Asked::Put(value, on), task, slip)
+            noted(async move { answered(context.put_stream(wanted, bytes, chunk_bytes).await) });
+        ("put of a stream", Invocation::Put(value, on), task, slip)
     }
 
     /// An append: a record, or at the offset where the object was last known to end.
-    fn append(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+    fn append(
+        &mut self,
+        key: usize,
+        context: &ProxyContext,
+    ) -> (&'static str, Invocation, Task, Slip) {
         let (size, chunk_bytes) = match self.rng.below(3) {
             0 => (self.inline_size(), None),
             1 => {
@@ -325,21 +349,25 @@ impl Clients {
         let (value, on) = (self.fresh_value(size), self.draw_if(key, 12));
         self.ends[key] += len_of(value);
         let plan = AppendPlan {
-            wanted: Wanted { attributes: Attributes::default(), ..self.wanted(key, value, on) },
+            wanted: PutRequest { attributes: Attributes::default(), ..self.wanted(key, value, on) },
             bytes: content(value, size),
             at,
             chunk_bytes,
         };
-        let desk = desk.clone();
-        let (task, slip) = noted(async move { desk.append(plan).await });
-        ("append", Asked::Append(value, at, on), task, slip)
+        let context = context.clone();
+        let (task, slip) = noted(async move { context.append(plan).await });
+        ("append", Invocation::Append(value, at, on), task, slip)
     }
 
     fn inline_size(&mut self) -> usize {
         HEAD_BYTES + self.rng.below(u64::from(INLINE_BYTES_MAX) - HEAD_BYTES as u64 + 1) as usize
     }
 
-    fn upload(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+    fn upload(
+        &mut self,
+        key: usize,
+        context: &ProxyContext,
+    ) -> (&'static str, Invocation, Task, Slip) {
         let sizes: Vec<usize> =
             (0..1 + self.rng.below(4)).map(|_| 3001 + self.rng.below(9_000) as usize).collect();
         let size = sizes.iter().sum();
@@ -362,12 +390,12 @@ impl Clients {
             abort: self.rng.one_in(4),
             condition: condition_of(on),
         };
-        let desk = desk.clone();
-        let (task, slip) = noted(async move { desk.upload(plan).await });
-        ("upload", Asked::Put(value, on), task, slip)
+        let context = context.clone();
+        let (task, slip) = noted(async move { context.upload(plan).await });
+        ("upload", Invocation::Put(value, on), task, slip)
     }
 
-    fn wanted(&mut self, key: usize, value: u64, on: If) -> Wanted {
+    fn wanted(&mut self, key: usize, value: u64, on: CallCondition) -> PutRequest {
         let drop_at = match self.rng.below(40) {
             _ if self.is_probing => None,
             0 => Some(DropAt::Sent),
@@ -376,7 +404,7 @@ impl Clients {
             _ => None,
         };
         let ballast = if self.ballast > 0 && self.rng.one_in(3) { self.ballast } else { 0 };
-        Wanted {
+        PutRequest {
             key: self.keys[key].clone(),
             target: Target::Version,
             etag: etag_of(value),
@@ -404,24 +432,24 @@ impl Clients {
     }
 
     /// A condition once in `one_in` times.
-    fn draw_if(&mut self, key: usize, one_in: u64) -> If {
+    fn draw_if(&mut self, key: usize, one_in: u64) -> CallCondition {
         if !self.rng.one_in(one_in) {
-            return If::Always;
+            return CallCondition::Always;
         }
         match self.rng.below(3) {
-            0 => If::Absent,
-            1 => If::Present,
+            0 => CallCondition::Absent,
+            1 => CallCondition::Present,
             // Of the last value, or of none that was.
-            _ => If::Value(self.latest[key] + u64::from(self.rng.one_in(3))),
+            _ => CallCondition::Value(self.latest[key] + u64::from(self.rng.one_in(3))),
         }
     }
 }
 
-fn answered<T>(result: Result<T, Answered>) -> Answered {
-    result.map_or_else(|answered| answered, |_done| Answered::Done)
+fn answered<T>(result: Result<T, CallResult>) -> CallResult {
+    result.map_or_else(|answered| answered, |_done| CallResult::Done)
 }
 
-fn noted(call: impl Future<Output = Answered> + 'static) -> (Task, Slip) {
+fn noted(call: impl Future<Output = CallResult> + 'static) -> (Task, Slip) {
     left(async move { Left::Answer(call.await) })
 }
 
@@ -435,8 +463,8 @@ fn left(call: impl Future<Output = Left> + 'static) -> (Task, Slip) {
     (task, slip)
 }
 
-impl Desk {
-    async fn delete(&self, key: ObjectKey, condition: Condition) -> Answered {
+impl ProxyContext {
+    async fn delete(&self, key: ObjectKey, condition: Condition) -> CallResult {
         let (pg, open) = (self.pg_of(&key), self.begin_request());
         let call = larder_protocol::Call::Delete {
             request: open.request,
@@ -448,7 +476,7 @@ impl Desk {
         answered(self.op(pg, call).await)
     }
 
-    async fn set_tags(&self, key: ObjectKey, tags: Vec<(String, String)>) -> Answered {
+    async fn set_tags(&self, key: ObjectKey, tags: Vec<(String, String)>) -> CallResult {
         let (pg, open) = (self.pg_of(&key), self.begin_request());
         let request = open.request;
         let call = larder_protocol::Call::SetTags { request, bucket: BUCKET, key, tags };

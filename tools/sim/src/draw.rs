@@ -10,8 +10,8 @@ use crate::clock::{Clock, MS};
 use crate::faults::{Fault, FaultKind};
 use crate::mix::Mix;
 use crate::setup::{
-    COALESCING_ONE_IN, HEAVY_ONE_IN, MACHINES_MAX, Options, RESTLESS_ONE_IN, Setup, WIDE_ONE_IN,
-    Weather,
+    COALESCING_ONE_IN, HEAVY_ONE_IN, MACHINES_MAX, MessageFaults, Options, RESTLESS_ONE_IN, Setup,
+    WIDE_ONE_IN,
 };
 
 /// One in so many seeds of several members has servers that often do not reach each other.
@@ -90,7 +90,7 @@ impl Setup {
             (false, _) => 0,
         };
         let calm = rng.one_in(4) || proxy_inside;
-        let weather = Weather {
+        let message_faults = MessageFaults {
             lost: if calm { 0 } else { 20 + rng.below(200) },
             doubled: if calm { 0 } else { 10 + rng.below(100) },
             late: 10 + rng.below(50),
@@ -119,7 +119,7 @@ impl Setup {
             pvs_per_disk: pgs * if single { 1 } else { 4 } + rng.below(3) as u32,
             ballast,
             stubborn_one_in: if patient { 30 } else { 1000 },
-            weather,
+            message_faults,
             fragmentation: draw_fragmentation(seed),
             read_policy: draw_read_policy(seed),
             coalesces: options.coalesces || draw_coalescing(seed),

@@ -8,7 +8,7 @@ use larder_types::{PgId, rows};
 
 use crate::clock::MS;
 use crate::content::{digest_of, tags_number, values_in};
-use crate::happening::Piece;
+use crate::event::Piece;
 use crate::history::Shown;
 use crate::index::{BUCKET, Port};
 use crate::node::{NoStart, scan};

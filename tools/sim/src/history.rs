@@ -12,10 +12,10 @@
 use std::fmt;
 
 use crate::content::{digest_of, etag_of, grown, len_of};
-use made::Made;
+use known_objects::KnownObjects;
 use search::{Limits, Search, Verdict};
 
-mod made;
+mod known_objects;
 mod outside;
 mod search;
 
@@ -53,7 +53,7 @@ impl Shown {
 
 /// A call's condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum If {
+pub enum CallCondition {
     /// None.
     Always,
     /// `If-None-Match: *`.
@@ -66,13 +66,13 @@ pub enum If {
 
 /// The kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum Invocation {
     /// A put, or the completion of an upload.
-    Put(u64, If),
+    Put(u64, CallCondition),
     /// A delete.
-    Delete(If),
+    Delete(CallCondition),
     /// An append, at an offset if one is given.
-    Append(u64, Option<u64>, If),
+    Append(u64, Option<u64>, CallCondition),
     /// New tags.
     SetTags(u64),
     /// A get, or one key's part of a list.
@@ -81,7 +81,7 @@ pub enum Asked {
 
 /// The kinds of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answered {
+pub enum CallResult {
     /// It is done.
     Done,
     /// It is appended, and begins here.
@@ -117,10 +117,10 @@ impl CallId {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    asked: Asked,
+    asked: Invocation,
     begun: u64,
     ended: u64,
-    answered: Answered,
+    answered: CallResult,
 }
 
 impl fmt::Display for Entry {
@@ -137,7 +137,7 @@ impl fmt::Display for Entry {
 #[derive(Debug, Default)]
 pub struct History {
     keys: Vec<Vec<Entry>>,
-    made: Made,
+    made: KnownObjects,
     moment: u64,
 }
 
@@ -149,7 +149,7 @@ impl History {
     /// An empty history of so many keys.
     #[must_use]
     pub fn new(keys: usize) -> Self {
-        Self { keys: vec![Vec::new(); keys], made: Made::default(), moment: 0 }
+        Self { keys: vec![Vec::new(); keys], made: KnownObjects::default(), moment: 0 }
     }
 
     /// The present moment: what begins with it came after everything that ended before.
@@ -159,20 +159,20 @@ impl History {
     }
 
     /// A call begins.
-    pub fn begin(&mut self, key: usize, asked: Asked) -> CallId {
+    pub fn begin(&mut self, key: usize, asked: Invocation) -> CallId {
         let begun = self.now().0;
-        let entry = Entry { asked, begun, ended: NEVER, answered: Answered::Unknown };
+        let entry = Entry { asked, begun, ended: NEVER, answered: CallResult::Unknown };
         self.keys[key].push(entry);
         CallId { key, at: self.keys[key].len() - 1 }
     }
 
     /// A call was answered.
-    pub fn end(&mut self, call: CallId, answered: Answered) {
+    pub fn end(&mut self, call: CallId, answered: CallResult) {
         let ended = self.now().0;
         let entry = &mut self.keys[call.key][call.at];
         assert_eq!(entry.ended, NEVER, "a call is answered once");
         entry.answered = answered;
-        if answered != Answered::Unknown {
+        if answered != CallResult::Unknown {
             entry.ended = ended;
         }
     }
@@ -180,8 +180,8 @@ impl History {
     /// A key was seen by something that began at `begun` and ends now.
     pub fn saw(&mut self, key: usize, begun: Moment, shown: Option<Shown>) {
         let ended = self.now().0;
-        let answered = Answered::Shows(shown);
-        self.keys[key].push(Entry { asked: Asked::Get, begun: begun.0, ended, answered });
+        let answered = CallResult::Shows(shown);
+        self.keys[key].push(Entry { asked: Invocation::Get, begun: begun.0, ended, answered });
     }
 
     /// Somebody has read an object that is made of these values.
@@ -235,7 +235,7 @@ impl History {
 
 /// Judges the calls of one key.
 struct Judge {
-    made: Made,
+    made: KnownObjects,
     limits: Limits,
 }
 
@@ -278,7 +278,7 @@ impl Judge {
 fn until(entries: &[Entry], end: u64) -> Vec<Entry> {
     let known = entries.iter().filter(|entry| entry.begun <= end).map(|entry| match entry.ended {
         ended if ended <= end => *entry,
-        _ => Entry { ended: NEVER, answered: Answered::Unknown, ..*entry },
+        _ => Entry { ended: NEVER, answered: CallResult::Unknown, ..*entry },
     });
     known.collect()
 }
@@ -288,26 +288,28 @@ fn relevant(entries: &[Entry]) -> Vec<Entry> {
     let shown = |wanted: &dyn Fn(Shown) -> bool| {
         entries
             .iter()
-            .any(|entry| matches!(entry.answered, Answered::Shows(Some(shown)) if wanted(shown)))
+            .any(|entry| matches!(entry.answered, CallResult::Shows(Some(shown)) if wanted(shown)))
     };
     // A value that nobody has read may explain an answer that only says that something was there, or how long it was. And
     // a look at an object that was appended to does not tell its values.
     let presence_counts = entries.iter().any(|entry| match entry.answered {
-        Answered::Unmet | Answered::Grown(_) | Answered::Ends(_) => true,
+        CallResult::Unmet | CallResult::Grown(_) | CallResult::Ends(_) => true,
         _ if is_append(entry) => true,
-        Answered::Done => match entry.asked {
-            Asked::SetTags(_) => true,
-            Asked::Put(_, on) | Asked::Delete(on) => on != If::Always && on != If::Absent,
-            Asked::Get | Asked::Append(..) => false,
+        CallResult::Done => match entry.asked {
+            Invocation::SetTags(_) => true,
+            Invocation::Put(_, on) | Invocation::Delete(on) => {
+                on != CallCondition::Always && on != CallCondition::Absent
+            }
+            Invocation::Get | Invocation::Append(..) => false,
         },
         _ => false,
     });
     let counts = |entry: &&Entry| match (entry.answered, entry.asked) {
-        (Answered::Refused, _) | (Answered::Unknown, Asked::Get) => false,
-        (Answered::Unknown, Asked::Put(value, _)) => {
+        (CallResult::Refused, _) | (CallResult::Unknown, Invocation::Get) => false,
+        (CallResult::Unknown, Invocation::Put(value, _)) => {
             presence_counts || shown(&|shown| shown.value == Shown::put(value).value)
         }
-        (Answered::Unknown, Asked::SetTags(tags)) => shown(&|shown| shown.tags == tags),
+        (CallResult::Unknown, Invocation::SetTags(tags)) => shown(&|shown| shown.tags == tags),
         _ => true,
     };
     let mut relevant: Vec<Entry> = entries.iter().filter(counts).copied().collect();
@@ -316,13 +318,13 @@ fn relevant(entries: &[Entry]) -> Vec<Entry> {
 }
 
 fn is_append(entry: &Entry) -> bool {
-    matches!(entry.asked, Asked::Append(..))
+    matches!(entry.asked, Invocation::Append(..))
 }
 
 /// The value that a call would put or append.
 fn value_of(entry: &Entry) -> Option<u64> {
     match entry.asked {
-        Asked::Put(value, _) | Asked::Append(value, ..) => Some(value),
+        Invocation::Put(value, _) | Invocation::Append(value, ..) => Some(value),
         _ => None,
     }
 }
@@ -330,42 +332,48 @@ fn value_of(entry: &Entry) -> Option<u64> {
 /// The object that an answer shows.
 fn shown_in(entry: &Entry) -> Option<Shown> {
     match entry.answered {
-        Answered::Shows(shown) => shown,
+        CallResult::Shows(shown) => shown,
         _ => None,
     }
 }
 
 /// The state after a call, if it can be answered so in this state.
 fn after(entry: &Entry, state: Option<Shown>) -> Option<Option<Shown>> {
-    let verdict = |on: If| match (on, state) {
-        (If::Always, _) | (If::Absent, None) | (If::Present, Some(_)) => Answered::Done,
-        (If::Value(value), Some(shown)) if shown.value == Shown::put(value).value => Answered::Done,
-        (If::Absent | If::Value(_), Some(_)) => Answered::Unmet,
-        (If::Present | If::Value(_), None) => Answered::NoSuchKey,
+    let verdict = |on: CallCondition| match (on, state) {
+        (CallCondition::Always, _)
+        | (CallCondition::Absent, None)
+        | (CallCondition::Present, Some(_)) => CallResult::Done,
+        (CallCondition::Value(value), Some(shown)) if shown.value == Shown::put(value).value => {
+            CallResult::Done
+        }
+        (CallCondition::Absent | CallCondition::Value(_), Some(_)) => CallResult::Unmet,
+        (CallCondition::Present | CallCondition::Value(_), None) => CallResult::NoSuchKey,
     };
     let (verdict, next) = match entry.asked {
-        Asked::Put(value, on) => (verdict(on), Some(Shown::put(value))),
-        Asked::Append(value, at, on) => {
+        Invocation::Put(value, on) => (verdict(on), Some(Shown::put(value))),
+        Invocation::Append(value, at, on) => {
             let size = state.map_or(0, |shown| shown.size);
             let verdict = match verdict(on) {
-                Answered::Done if at.is_some_and(|at| at != size) => Answered::Ends(size),
-                Answered::Done => Answered::Grown(size),
+                CallResult::Done if at.is_some_and(|at| at != size) => CallResult::Ends(size),
+                CallResult::Done => CallResult::Grown(size),
                 unmet => unmet,
             };
             (verdict, Some(state.map_or(Shown::put(value), |shown| shown.with(value))))
         }
-        Asked::Delete(on) => (verdict(on), None),
-        Asked::SetTags(tags) => match state {
-            Some(shown) => (Answered::Done, Some(Shown { tags, ..shown })),
-            None => (Answered::NoSuchKey, None),
+        Invocation::Delete(on) => (verdict(on), None),
+        Invocation::SetTags(tags) => match state {
+            Some(shown) => (CallResult::Done, Some(Shown { tags, ..shown })),
+            None => (CallResult::NoSuchKey, None),
         },
-        Asked::Get => (Answered::Shows(state), state),
+        Invocation::Get => (CallResult::Shows(state), state),
     };
     match entry.answered {
         // One that changes nothing need not be placed at all.
-        Answered::Unknown => matches!(verdict, Answered::Done | Answered::Grown(_)).then_some(next),
+        CallResult::Unknown => {
+            matches!(verdict, CallResult::Done | CallResult::Grown(_)).then_some(next)
+        }
         answered if answered != verdict => None,
-        Answered::Done | Answered::Grown(_) => Some(next),
+        CallResult::Done | CallResult::Grown(_) => Some(next),
         _ => Some(state),
     }
 }

@@ -14,7 +14,7 @@ use larder_types::{
     VersionRow, rows,
 };
 
-use crate::happening::{Located, Piece};
+use crate::event::{Located, Piece};
 
 /// The only bucket.
 pub(crate) const BUCKET: BucketId = BucketId(1);
@@ -140,7 +140,7 @@ impl Port<'_> {
         bucket: BucketId,
         span: &RowSpan,
         (pg, pg_count): (PgId, u32),
-    ) -> Result<Vec<crate::happening::Listed>, IndexError> {
+    ) -> Result<Vec<crate::event::Listed>, IndexError> {
         let mut found = Vec::new();
         for (row, value) in self.collect(&rows::bucket(b'V', bucket))? {
             if !span.has(&row) {

@@ -16,15 +16,12 @@ mod choices;
 mod client;
 mod clock;
 mod content;
-mod desk;
 mod draw;
-mod fate;
+mod event;
 mod faults;
 mod finish;
-mod happening;
 pub mod history;
 mod index;
-pub mod less;
 mod links;
 mod log;
 mod manager;
@@ -35,8 +32,11 @@ mod net;
 mod node;
 mod places;
 pub mod planted;
+mod process_end;
 mod promises;
 mod proxy;
+mod proxy_context;
+pub mod reduction;
 mod rest;
 mod servers;
 mod setup;
@@ -50,18 +50,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use setup::{MACHINES_MAX, Options};
 pub use verdict::{Finding, Report};
 
-use less::Less;
+use reduction::Reduction;
 use world::World;
 
 /// Runs one seed.
 #[must_use]
 pub fn run(seed: u64, options: Options) -> Report {
-    run_less(seed, options, &Less::default())
+    run_less(seed, options, &Reduction::default())
 }
 
 /// Runs one seed, but for what is left out.
 #[must_use]
-pub fn run_less(seed: u64, options: Options, less: &Less) -> Report {
+pub fn run_less(seed: u64, options: Options, less: &Reduction) -> Report {
     let mut setup = setup::Setup::draw(seed, options);
     less.of(&mut setup);
     let mut world = World::new(setup, less.clone());

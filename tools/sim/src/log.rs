@@ -14,8 +14,8 @@ use larder_protocol::LogEntry;
 use larder_types::codec::encode;
 use larder_types::{OpId, OpSeq, PgId};
 
-use crate::fate::Fate;
 use crate::planted::Bugs;
+use crate::process_end::ProcessEnd;
 
 /// Directory of the log.
 pub(crate) const LOG_DIR: &str = "log";
@@ -65,12 +65,17 @@ impl Log {
     }
 
     /// Gives an op its place, or lets it wait for one.
-    pub(crate) fn append(&mut self, pg: PgId, entry: LogEntry, commit: OpSeq) -> Result<(), Fate> {
+    pub(crate) fn append(
+        &mut self,
+        pg: PgId,
+        entry: LogEntry,
+        commit: OpSeq,
+    ) -> Result<(), ProcessEnd> {
         self.deferred.push_back((pg, entry, commit));
         self.place_deferred()
     }
 
-    fn place_deferred(&mut self) -> Result<(), Fate> {
+    fn place_deferred(&mut self) -> Result<(), ProcessEnd> {
         while let Some((pg, entry, commit)) = self.deferred.pop_front() {
             match self.place(pg, &entry, commit) {
                 Ok(()) => {}
@@ -105,7 +110,7 @@ impl Log {
     }
 
     /// Says in the log how far it is synced.
-    pub(crate) fn mark(&mut self) -> Result<(), Fate> {
+    pub(crate) fn mark(&mut self) -> Result<(), ProcessEnd> {
         match self.appender.mark() {
             Ok(_) | Err(LogError::Busy | LogError::Full { .. }) => Ok(()),
             Err(error) => Err(fate(&error)),
@@ -127,7 +132,7 @@ impl Log {
     }
 
     /// Ends writing; returns the PGs that have new durable ops.
-    pub(crate) fn commit(&mut self) -> Result<Vec<(PgId, OpId)>, Fate> {
+    pub(crate) fn commit(&mut self) -> Result<Vec<(PgId, OpId)>, ProcessEnd> {
         let progress = self.writer.commit(&mut self.batch).map_err(|error| fate(&error))?;
         self.appender.note(progress);
         let progress = self.writer.prepare().map_err(|error| fate(&error))?;
@@ -136,13 +141,13 @@ impl Log {
         self.place_deferred()?;
         let is_stuck = !self.deferred.is_empty() && !self.has_waiting();
         if is_stuck {
-            return Err(Fate::Stuck("ops wait for room in a log that is empty".to_owned()));
+            return Err(ProcessEnd::Stuck("ops wait for room in a log that is empty".to_owned()));
         }
         Ok(std::mem::take(&mut self.in_flight))
     }
 
     /// Frees what lies before the first record that a PG still needs.
-    pub(crate) fn trim(&mut self, retain: &BTreeMap<PgId, OpSeq>) -> Result<(), Fate> {
+    pub(crate) fn trim(&mut self, retain: &BTreeMap<PgId, OpSeq>) -> Result<(), ProcessEnd> {
         let mut below = None;
         while let Some(&(pg, seq, end)) = self.records.front() {
             if retain.get(&pg).is_none_or(|oldest| seq >= *oldest) {
@@ -169,11 +174,11 @@ fn config(log_id: u64, bugs: Bugs) -> LogConfig {
 }
 
 /// The fate of a server whose log fails.
-pub(crate) fn fate(error: &LogError) -> Fate {
+pub(crate) fn fate(error: &LogError) -> ProcessEnd {
     match error {
-        LogError::Broken { source: DiskError::PoweredOff } => Fate::PowerLost,
-        LogError::Busy => Fate::Stuck(error.to_string()),
-        error => Fate::Ends(error.to_string()),
+        LogError::Broken { source: DiskError::PoweredOff } => ProcessEnd::PowerLost,
+        LogError::Busy => ProcessEnd::Stuck(error.to_string()),
+        error => ProcessEnd::Ends(error.to_string()),
     }
 }
 

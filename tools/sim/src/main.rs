@@ -9,8 +9,8 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use larder_sim::less::Less;
 use larder_sim::planted::Bugs;
+use larder_sim::reduction::Reduction;
 use larder_sim::trace::Text;
 use larder_sim::verdict::Covered;
 use larder_sim::{MACHINES_MAX, Options, Report, run_less};
@@ -69,7 +69,7 @@ struct Args {
     timeline: bool,
     /// Leave calls, faults and more out of each run, as the minimiser writes them: `calls=30/averted=0-4,7`.
     #[arg(long)]
-    less: Option<Less>,
+    less: Option<Reduction>,
     /// Leave out of a seed that fails whatever it fails without, and print its timeline.
     #[arg(long)]
     minimise: Option<u64>,

@@ -9,7 +9,7 @@ use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, ServerId};
 
 use crate::clock::MS;
-use crate::happening::ManagerIn;
+use crate::event::ManagerIn;
 use crate::net::Net;
 use crate::places::names;
 use crate::servers::Server;

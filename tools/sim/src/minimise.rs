@@ -3,15 +3,15 @@
 //! A cut is kept if the run still fails in the same way. The largest cuts come first, then faults and calls in pieces
 //! that are halved until single ones are left (delta debugging). All is repeated until nothing more goes.
 
-use crate::less::Less;
+use crate::reduction::Reduction;
 
 /// Tries a run with less; whether it still fails, and after how many calls.
-pub type Fails<'a> = dyn FnMut(&Less) -> Option<u32> + 'a;
+pub type Fails<'a> = dyn FnMut(&Reduction) -> Option<u32> + 'a;
 
 /// The tries, and the findings so far.
 struct Minimiser<'a> {
     fails: &'a mut Fails<'a>,
-    best: Less,
+    best: Reduction,
     /// Calls made by the shortest run that failed.
     calls: u32,
     tries_left: u32,
@@ -22,8 +22,9 @@ pub fn minimise<'a>(
     (calls, faults): (u32, usize),
     tries_max: u32,
     fails: &'a mut Fails<'a>,
-) -> Less {
-    let mut minimiser = Minimiser { fails, best: Less::default(), calls, tries_left: tries_max };
+) -> Reduction {
+    let mut minimiser =
+        Minimiser { fails, best: Reduction::default(), calls, tries_left: tries_max };
     minimiser.simplify();
     loop {
         let before = minimiser.best.clone();
@@ -38,7 +39,7 @@ pub fn minimise<'a>(
 
 impl Minimiser<'_> {
     /// Takes it if the run fails without it.
-    fn try_less(&mut self, change: impl FnOnce(&mut Less)) -> bool {
+    fn try_less(&mut self, change: impl FnOnce(&mut Reduction)) -> bool {
         let mut less = self.best.clone();
         change(&mut less);
         if less == self.best || self.tries_left == 0 {
@@ -108,7 +109,7 @@ mod tests {
     fn only_what_a_failure_needs_is_left() {
         let needs_calls = [3, 17, 40];
         let mut tries = 0;
-        let mut fails = |less: &Less| {
+        let mut fails = |less: &Reduction| {
             tries += 1;
             let calls = less.calls.unwrap_or(500);
             let has_calls =
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn no_more_is_tried_than_is_allowed() {
         let mut tries = 0;
-        let mut fails = |_: &Less| {
+        let mut fails = |_: &Reduction| {
             tries += 1;
             Some(500)
         };

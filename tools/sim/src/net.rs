@@ -7,10 +7,10 @@ use std::collections::BinaryHeap;
 use larder_env::SeededRng;
 
 use crate::clock::MS;
-use crate::happening::Happening;
+use crate::event::SimEvent;
 use crate::links::{Links, Servers};
 use crate::servers::Server;
-use crate::setup::Weather;
+use crate::setup::MessageFaults;
 use crate::trace::Trace;
 use crate::verdict::{Covered, Finding};
 
@@ -24,7 +24,7 @@ struct Entry {
     at_us: u64,
     serial: u64,
     /// Apart: the queue moves its entries about.
-    what: Box<Happening>,
+    what: Box<SimEvent>,
 }
 
 impl PartialEq for Entry {
@@ -55,7 +55,7 @@ pub(crate) struct Net {
     queue: BinaryHeap<Entry>,
     serial: u64,
     pub(crate) trace: Trace,
-    pub(crate) weather: Weather,
+    pub(crate) message_faults: MessageFaults,
     /// The links that are cut.
     pub(crate) links: Links,
     /// Servers that hear the managers late, though these hear them at once.
@@ -66,14 +66,14 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn new(rng: SeededRng, weather: Weather, trace: Trace) -> Self {
+    pub(crate) fn new(rng: SeededRng, message_faults: MessageFaults, trace: Trace) -> Self {
         Self {
             now_us: 0,
             rng,
             queue: BinaryHeap::new(),
             serial: 0,
             trace,
-            weather,
+            message_faults,
             links: Links::default(),
             laggards: Servers::default(),
             faults: Covered::default(),
@@ -106,20 +106,20 @@ impl Net {
     }
 
     /// Something happens after so many microseconds.
-    pub(crate) fn after(&mut self, delay_us: u64, what: impl Into<Happening>) {
+    pub(crate) fn after(&mut self, delay_us: u64, what: impl Into<SimEvent>) {
         self.serial += 1;
         let what = Box::new(what.into());
         self.queue.push(Entry { at_us: self.now_us + delay_us, serial: self.serial, what });
     }
 
     /// Something local happens soon.
-    pub(crate) fn soon(&mut self, what: impl Into<Happening>) {
+    pub(crate) fn soon(&mut self, what: impl Into<SimEvent>) {
         let delay = 10 + self.rng.below(300);
         self.after(delay, what);
     }
 
     /// A message from a server, which may be lost, late or doubled; it is lost if the way is cut.
-    pub(crate) fn send(&mut self, from: Server, what: impl Into<Happening>) {
+    pub(crate) fn send(&mut self, from: Server, what: impl Into<SimEvent>) {
         let what = what.into();
         let to = what.receiver();
         if to.is_some_and(|to| self.links.are_cut(from, to)) {
@@ -129,7 +129,7 @@ impl Net {
         {
             let late = LAG_US_MIN + self.rng.below(LAG_US_MORE);
             self.after(late, what);
-        } else if chance(&mut self.rng, self.weather.lost) {
+        } else if chance(&mut self.rng, self.message_faults.lost) {
             self.faults.add("messages lost", 1);
         } else {
             self.deliver(what);
@@ -137,8 +137,8 @@ impl Net {
     }
 
     /// A message arrives, sooner or later, perhaps twice.
-    fn deliver(&mut self, what: Happening) {
-        if chance(&mut self.rng, self.weather.doubled) {
+    fn deliver(&mut self, what: SimEvent) {
+        if chance(&mut self.rng, self.message_faults.doubled) {
             let late = self.rng.one_in(3);
             let delay = self.delay() + self.rng.below(if late { 1_500 * MS } else { 5 * MS });
             self.faults.add("messages doubled", 1);
@@ -149,18 +149,18 @@ impl Net {
     }
 
     fn delay(&mut self) -> u64 {
-        if chance(&mut self.rng, self.weather.very_late) {
+        if chance(&mut self.rng, self.message_faults.very_late) {
             self.faults.add("messages very late", 1);
             return 100 * MS + self.rng.below(3_000 * MS);
         }
-        if chance(&mut self.rng, self.weather.late) {
+        if chance(&mut self.rng, self.message_faults.late) {
             return 2 * MS + self.rng.below(40 * MS);
         }
         20 + self.rng.below(400)
     }
 
     /// Takes what happens next; if that is later than `until_us`, only time passes until then.
-    pub(crate) fn next(&mut self, until_us: u64) -> Option<Happening> {
+    pub(crate) fn next(&mut self, until_us: u64) -> Option<SimEvent> {
         if self.queue.peek().is_none_or(|entry| entry.at_us > until_us) {
             self.now_us = self.now_us.max(until_us);
             return None;

@@ -26,19 +26,19 @@ use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{CopyPriority, LedgerWalk, owner, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
-    Answer, Call, Content, Effect, Event, IndexError, LvInfo, Now, Outbox, PeerMessage, Pg,
+    Answer, Call, Content, Effect, Event, EventTime, IndexError, LvInfo, Outbox, PeerMessage, Pg,
     Refusal, RowSpan, Token,
 };
 use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
 
 use crate::agreed::Shared;
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn};
+use crate::event::{Caller, NodeIn, PgRequest, ProxyEvent, ProxyIn};
 use crate::index::Port;
 use crate::log::Log;
 use crate::managers::Managers;
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::servers::Server;
 use crate::setup::Setup;
 use crate::verdict::Finding;
@@ -137,25 +137,25 @@ impl Node {
         }
     }
 
-    fn now(&self, net: &Net) -> Now {
+    fn now(&self, net: &Net) -> EventTime {
         let steady_ms = net.now_us() / MS;
         let wall_ms = (self.setup.epoch_ms + steady_ms).saturating_add_signed(self.skew_ms);
-        Now { steady_ms, wall_ms }
+        EventTime { steady_ms, wall_ms }
     }
 
     /// Takes what happens to it; what was meant for an earlier run is lost.
-    pub(crate) fn handle(&mut self, input: NodeIn, net: &mut Net) -> Result<(), Fate> {
+    pub(crate) fn handle(&mut self, input: NodeIn, net: &mut Net) -> Result<(), ProcessEnd> {
         if self.life.is_none() {
             return Ok(());
         }
         let run = self.run;
         match input {
-            NodeIn::Ask { pg, view, caller, ask } => {
+            NodeIn::PgRequest { pg, view, caller, ask } => {
                 let current = self.member(pg).pg.view();
                 match caller {
                     Some(caller) if view != current => {
                         let answer = Answer::Refused(Refusal::NotPrimary);
-                        hear(self.id, caller, Heard::Answer(answer, current), net);
+                        hear(self.id, caller, ProxyEvent::Answer(answer, current), net);
                         Ok(())
                     }
                     caller => self.ask(pg, caller, ask, net),
@@ -213,7 +213,7 @@ impl Node {
     }
 
     /// Steps a machine and carries out what it wants.
-    fn step(&mut self, pg: PgId, event: Event, net: &mut Net) -> Result<(), Fate> {
+    fn step(&mut self, pg: PgId, event: Event, net: &mut Net) -> Result<(), ProcessEnd> {
         let now = self.now(net);
         let kv = self.kv.clone();
         let mut out = Outbox::new();
@@ -221,7 +221,7 @@ impl Node {
         self.carry_out(pg, out, net)
     }
 
-    fn apply(&mut self, pg: PgId, net: &mut Net) -> Result<usize, Fate> {
+    fn apply(&mut self, pg: PgId, net: &mut Net) -> Result<usize, ProcessEnd> {
         let now = self.now(net);
         let kv = self.kv.clone();
         let mut out = Outbox::new();
@@ -241,7 +241,7 @@ impl Node {
         Ok(applied)
     }
 
-    fn carry_out(&mut self, pg: PgId, out: Outbox, net: &mut Net) -> Result<(), Fate> {
+    fn carry_out(&mut self, pg: PgId, out: Outbox, net: &mut Net) -> Result<(), ProcessEnd> {
         let (id, run) = (self.id, self.run);
         for effect in out {
             match effect {
@@ -307,21 +307,21 @@ impl Node {
         &mut self,
         pg: PgId,
         caller: Option<Caller>,
-        ask: Ask,
+        ask: PgRequest,
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         let (call, wanted) = match ask {
-            Ask::Call(call) => (call, Wanted::Answer),
-            Ask::Locate(bucket, key) => {
+            PgRequest::Call(call) => (call, Wanted::Answer),
+            PgRequest::Locate(bucket, key) => {
                 let call = Call::Read { bucket, key: key.clone() };
                 (call, Wanted::Locate(bucket, key))
             }
-            Ask::List(bucket, from) => {
+            PgRequest::List(bucket, from) => {
                 let to = rows::prefix_end(&rows::bucket(b'V', bucket));
                 let span = RowSpan { from, to };
                 (Call::Settle(span.clone()), Wanted::List(bucket, span))
             }
-            Ask::Parts(bucket, upload) => (Call::Barrier, Wanted::Parts(bucket, upload)),
+            PgRequest::Parts(bucket, upload) => (Call::Barrier, Wanted::Parts(bucket, upload)),
         };
         let adds_data = match &call {
             Call::Put(put) => !matches!(put.content, Content::Stream { .. }),
@@ -335,7 +335,8 @@ impl Node {
         let (is_full, is_busy) = (self.life().log.is_full(), self.life().log.is_busy());
         if adds_data && is_full || becomes_op && is_busy {
             net.faults.add("calls turned away by a full or busy log", 1);
-            let answer = Heard::Answer(Answer::Refused(Refusal::Busy), self.member(pg).pg.view());
+            let answer =
+                ProxyEvent::Answer(Answer::Refused(Refusal::Busy), self.member(pg).pg.view());
             hear(self.id, caller, answer, net);
             return Ok(());
         }
@@ -361,7 +362,7 @@ impl Node {
             Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
         );
         let heard = if tells && !is_leased {
-            Ok(Heard::Answer(Answer::Refused(Refusal::NotPrimary), member.pg.view()))
+            Ok(ProxyEvent::Answer(Answer::Refused(Refusal::NotPrimary), member.pg.view()))
         } else {
             let view = member.pg.view();
             if tells {
@@ -381,28 +382,28 @@ impl Node {
         view: View,
         wanted: Wanted,
         answer: Answer,
-    ) -> Result<Heard, IndexError> {
+    ) -> Result<ProxyEvent, IndexError> {
         let port = Port(&self.kv);
         Ok(match (wanted, answer) {
             (Wanted::Locate(bucket, _), Answer::Version(Some(row))) => {
-                Heard::Located(Some(Box::new(port.located(bucket, *row)?)))
+                ProxyEvent::Located(Some(Box::new(port.located(bucket, *row)?)))
             }
-            (Wanted::Locate(..), Answer::Version(None)) => Heard::Located(None),
+            (Wanted::Locate(..), Answer::Version(None)) => ProxyEvent::Located(None),
             (Wanted::Locate(bucket, key), Answer::AskIndex) => {
-                Heard::Located(port.locate(bucket, &key)?.map(Box::new))
+                ProxyEvent::Located(port.locate(bucket, &key)?.map(Box::new))
             }
             (Wanted::List(bucket, span), Answer::Settled(before)) => {
                 let span = RowSpan { to: before.clone().or(span.to), ..span };
-                Heard::Listed(port.list(bucket, &span, (pg, self.setup.pgs))?, before)
+                ProxyEvent::Listed(port.list(bucket, &span, (pg, self.setup.pgs))?, before)
             }
             (Wanted::Parts(bucket, upload), Answer::Passed) => {
-                Heard::Parts(port.parts(bucket, upload)?)
+                ProxyEvent::Parts(port.parts(bucket, upload)?)
             }
-            (_, answer) => Heard::Answer(answer, view),
+            (_, answer) => ProxyEvent::Answer(answer, view),
         })
     }
 
-    fn commit_batch(&mut self, net: &mut Net) -> Result<(), Fate> {
+    fn commit_batch(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let durable = self.life().log.commit()?;
         for (pg, last) in durable {
             self.step(pg, Event::Durable(last), net)?;
@@ -413,7 +414,7 @@ impl Node {
         Ok(())
     }
 
-    fn tick(&mut self, net: &mut Net) -> Result<(), Fate> {
+    fn tick(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let (id, run) = (self.id, self.run);
         if net.rng.one_in(4) {
             self.life().log.mark()?;
@@ -437,7 +438,7 @@ impl Node {
     }
 
     /// Makes the index durable and frees the log behind it.
-    fn flush(&mut self, net: &mut Net) -> Result<(), Fate> {
+    fn flush(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let pause = 30 * MS + net.rng.below(400 * MS);
         net.after(pause, (self.id, NodeIn::Flush { run: self.run }));
         let retain: BTreeMap<PgId, OpSeq> = (0..self.setup.pgs)
@@ -452,7 +453,7 @@ impl Node {
     }
 
     /// Makes the index durable for a snapshot that was taken.
-    fn flush_for(&mut self, pg: PgId, flush: u64, net: &mut Net) -> Result<(), Fate> {
+    fn flush_for(&mut self, pg: PgId, flush: u64, net: &mut Net) -> Result<(), ProcessEnd> {
         match self.kv.flush() {
             Ok(_) => self.step(pg, Event::IndexFlushed(flush), net),
             Err(KvError::Full { .. }) => {
@@ -567,14 +568,14 @@ pub(crate) fn scan(
     Ok(scan.finish())
 }
 
-fn kv_fate(error: KvError) -> Fate {
+fn kv_fate(error: KvError) -> ProcessEnd {
     match error {
-        KvError::PoweredOff => Fate::PowerLost,
-        error => Fate::Ends(error.to_string()),
+        KvError::PoweredOff => ProcessEnd::PowerLost,
+        error => ProcessEnd::Ends(error.to_string()),
     }
 }
 
-fn hear(node: usize, caller: Caller, heard: Heard, net: &mut Net) {
+fn hear(node: usize, caller: Caller, heard: ProxyEvent, net: &mut Net) {
     let Caller { proxy, session, token } = caller;
-    net.send(Server::Node(node), (proxy, ProxyIn::Heard { session, token, heard }));
+    net.send(Server::Node(node), (proxy, ProxyIn::ProxyEvent { session, token, heard }));
 }

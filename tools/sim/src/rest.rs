@@ -14,7 +14,7 @@ use crate::clock::MS;
 use crate::faults::{DiskOf, FaultKind};
 use crate::links::Servers;
 use crate::servers::{Part, Server};
-use crate::setup::Weather;
+use crate::setup::MessageFaults;
 use crate::verdict::Finding;
 use crate::world::World;
 
@@ -34,13 +34,13 @@ const SERVED_US: u64 = 30_000 * MS;
 /// The client that probes.
 const PROBER: usize = 0;
 /// Weather without faults. Messages still overtake each other.
-const FAIR: Weather = Weather { lost: 0, doubled: 0, late: 50, very_late: 0 };
+const FAIR: MessageFaults = MessageFaults { lost: 0, doubled: 0, late: 50, very_late: 0 };
 
 impl World {
     /// Every fault ends: what was armed, what is lasting, and the weather. Who is away comes back by itself.
     pub(crate) fn end_faults(&mut self) {
         self.net.tell(format_args!("every fault ends"));
-        self.net.weather = FAIR;
+        self.net.message_faults = FAIR;
         self.net.links.mend_all();
         self.net.laggards = Servers::default();
         for machine in 0..self.setup.machines {
@@ -112,9 +112,9 @@ impl World {
             return false;
         }
         let unserved = self.clients.unserved;
-        self.proxies[proxy].desk.misbehave_no_more();
-        self.proxies[proxy].desk.was_full();
-        let task = self.clients.probe(PROBER, probe, &self.proxies[proxy].desk);
+        self.proxies[proxy].context.misbehave_no_more();
+        self.proxies[proxy].context.was_full();
+        let task = self.clients.probe(PROBER, probe, &self.proxies[proxy].context);
         self.net.tell(format_args!("proxy {proxy} is probed: {probe:?}"));
         if let Some(client) = self.proxies[proxy].begin(PROBER, task, &mut self.net) {
             self.done(client);
@@ -124,8 +124,8 @@ impl World {
             self.run_until(until_us);
         }
         // A full cluster may have no volume left to give.
-        let desk = &self.proxies[proxy].desk;
-        self.clients.unserved == unserved || desk.was_full()
+        let context = &self.proxies[proxy].context;
+        self.clients.unserved == unserved || context.was_full()
     }
 
     /// Names a part that is not at rest yet.

@@ -56,7 +56,7 @@ impl Default for Options {
 
 /// One in so many messages is lost, doubled, late or very late; 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Weather {
+pub(crate) struct MessageFaults {
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
     pub(crate) late: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Setup {
     pub(crate) ballast: usize,
     /// One in so many puts outlives the age at which its grant is ended.
     pub(crate) stubborn_one_in: u64,
-    pub(crate) weather: Weather,
+    pub(crate) message_faults: MessageFaults,
     /// The fragmentation at which LVs are compacted.
     pub(crate) fragmentation: Fragmentation,
     /// The policy by which proxies choose the replicas that they read.

@@ -4,8 +4,8 @@ use std::env::current_exe;
 use std::process::{Command, ExitCode};
 
 use larder_sim::MACHINES_MAX;
-use larder_sim::less::Less;
 use larder_sim::minimise::minimise;
+use larder_sim::reduction::Reduction;
 use larder_sim::verdict::Finding;
 
 use crate::Args;
@@ -28,7 +28,7 @@ struct Failed {
 /// Shortens a seed, and prints what is left of it.
 pub(crate) fn shorten(args: &Args, seed: u64) -> ExitCode {
     let mut tries = Tries { args, seed, machines: args.machines, done: 0 };
-    let Some(mut failed) = tries.run(&Less::default()) else {
+    let Some(mut failed) = tries.run(&Reduction::default()) else {
         println!("seed {seed} does not fail");
         return ExitCode::SUCCESS;
     };
@@ -38,7 +38,7 @@ pub(crate) fn shorten(args: &Args, seed: u64) -> ExitCode {
     for machines in members..if members == 1 || args.machines.is_some() { 0 } else { MACHINES_MAX }
     {
         let before = tries.machines.replace(machines);
-        match tries.run(&Less::default()).filter(|it| Finding::kind(&it.text) == kind) {
+        match tries.run(&Reduction::default()).filter(|it| Finding::kind(&it.text) == kind) {
             Some(few) => {
                 failed = few;
                 break;
@@ -46,7 +46,7 @@ pub(crate) fn shorten(args: &Args, seed: u64) -> ExitCode {
             None => tries.machines = before,
         }
     }
-    let mut fails = |less: &Less| {
+    let mut fails = |less: &Reduction| {
         let failed = tries.run(less).filter(|it| Finding::kind(&it.text) == kind)?;
         Some(failed.calls)
     };
@@ -63,7 +63,7 @@ pub(crate) fn shorten(args: &Args, seed: u64) -> ExitCode {
 }
 
 impl Tries<'_> {
-    fn command(&self, less: &Less) -> Command {
+    fn command(&self, less: &Reduction) -> Command {
         let program = current_exe().unwrap_or_else(|_| "larder-sim".into());
         let mut command = Command::new(program);
         let Args { ops, members, planted, heavy_log, restless, early, coalesces, .. } = self.args;
@@ -82,14 +82,14 @@ impl Tries<'_> {
         command.args(restless.then_some("--restless"));
         command.args(early.then_some("--early"));
         command.args(coalesces.then_some("--coalesces"));
-        if *less != Less::default() {
+        if *less != Reduction::default() {
             command.args(["--less", &less.to_string()]);
         }
         command
     }
 
     /// Runs it once; how it failed, if it did.
-    fn run(&mut self, less: &Less) -> Option<Failed> {
+    fn run(&mut self, less: &Reduction) -> Option<Failed> {
         self.done += 1;
         let output = self.command(less).arg("--brief").output();
         let output = output.inspect_err(|error| eprintln!("it cannot be run: {error}")).ok()?;

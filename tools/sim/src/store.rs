@@ -16,10 +16,12 @@ use larder_volume::{
 };
 
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::{Asker, Caller, FromManagers, Heard, NodeIn, ProxyIn, Requester, StoreIn};
+use crate::event::{
+    Caller, DataCaller, FromManagers, NodeIn, ProxyEvent, ProxyIn, Requester, StoreIn,
+};
 use crate::managers::{Managers, PRESENCE_US};
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::promises::Promises;
 use crate::servers::Server;
 use crate::setup::Setup;
@@ -37,7 +39,7 @@ const GROUP_MAX: u64 = 12;
 /// Whom a command's completion concerns.
 #[derive(Debug, Clone, Copy)]
 enum Concerned {
-    Put { caller: Asker, grant: Grant, replica: usize },
+    Put { caller: DataCaller, grant: Grant, replica: usize },
     Pg { from: Requester, grant: Option<Grant> },
     Managers { lv: LvId, replica: u8, disk: DiskId, pv: PvId },
 }
@@ -78,7 +80,7 @@ impl Store {
     }
 
     /// Starts: opens the volume, or makes it, and tells the managers.
-    pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), Result<Fate, String>> {
+    pub(crate) fn start(&mut self, net: &mut Net) -> Result<(), Result<ProcessEnd, String>> {
         assert!(self.volume.is_none(), "a server runs once");
         self.disk = self.disk.reopen();
         self.boot = BootId(net.rng.next_u64());
@@ -88,8 +90,8 @@ impl Store {
             opened => opened,
         };
         self.volume = Some(opened.map_err(|error| match error {
-            VolumeError::Disk(DiskError::PoweredOff) => Ok(Fate::PowerLost),
-            VolumeError::Disk(error) => Ok(Fate::Ends(error.to_string())),
+            VolumeError::Disk(DiskError::PoweredOff) => Ok(ProcessEnd::PowerLost),
+            VolumeError::Disk(error) => Ok(ProcessEnd::Ends(error.to_string())),
             error => Err(error.to_string()),
         })?);
         if let Ok(found) = larder_volume::describe(&*self.disk, VOLUME_FILE)
@@ -134,14 +136,14 @@ impl Store {
         &mut self,
         what: FromManagers,
         net: &mut Net,
-    ) -> Result<Option<(Action, Concerned)>, Fate> {
+    ) -> Result<Option<(Action, Concerned)>, ProcessEnd> {
         let up = self.managers.as_mut().filter(|_| self.volume.is_some());
         let Some(managers) = up else { return Ok(None) };
         managers.heard(net);
         match what {
             FromManagers::Map(map) => {
                 if managers.take(&map, net) && managers.know_another() {
-                    return Err(Fate::superseded(net));
+                    return Err(ProcessEnd::superseded(net));
                 }
             }
             FromManagers::Says(ManagerMessage::WhoAreYou) => {
@@ -156,7 +158,7 @@ impl Store {
         Ok(None)
     }
 
-    pub(crate) fn handle(&mut self, input: StoreIn, net: &mut Net) -> Result<(), Fate> {
+    pub(crate) fn handle(&mut self, input: StoreIn, net: &mut Net) -> Result<(), ProcessEnd> {
         let (action, concerned) = match input {
             StoreIn::Group { boot } if boot == self.boot && self.is_up() => {
                 return self.group(net);
@@ -177,7 +179,7 @@ impl Store {
                     }
                 });
                 let bytes = bytes.flatten();
-                hear(self.id, caller, Heard::Bytes(bytes), net);
+                hear(self.id, caller, ProxyEvent::Bytes(bytes), net);
                 return Ok(());
             }
             StoreIn::Managers(what) => match self.hear_managers(what, net)? {
@@ -209,7 +211,7 @@ impl Store {
     }
 
     /// Executes the next commands as one group.
-    fn group(&mut self, net: &mut Net) -> Result<(), Fate> {
+    fn group(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let Some(volume) = self.volume.as_mut() else { return Ok(()) };
         if self.queue.is_empty() {
             return Ok(());
@@ -225,7 +227,7 @@ impl Store {
         volume.execute(group, &mut done);
         let failure = volume.broken().cloned();
         if failure == Some(DiskError::PoweredOff) {
-            return Err(Fate::PowerLost);
+            return Err(ProcessEnd::PowerLost);
         }
         for completion in done {
             let at = completion.tag as usize;
@@ -237,7 +239,7 @@ impl Store {
             self.complete(concerned[at], completion.result, net);
         }
         if let Some(error) = failure {
-            return Err(Fate::Ends(error.to_string()));
+            return Err(ProcessEnd::Ends(error.to_string()));
         }
         if !self.queue.is_empty() {
             net.soon((self.id, StoreIn::Group { boot: self.boot }));
@@ -249,7 +251,7 @@ impl Store {
         match concerned {
             Concerned::Put { caller, grant, replica } => {
                 let good = result == Ok(Answer::Written);
-                hear(self.id, caller, Heard::Written { replica, grant, good }, net);
+                hear(self.id, caller, ProxyEvent::Written { replica, grant, good }, net);
             }
             Concerned::Pg { from, grant } => {
                 let Requester { node, run, id } = from;
@@ -290,13 +292,13 @@ fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswe
     }
 }
 
-fn hear(store: usize, caller: Asker, heard: Heard, net: &mut Net) {
+fn hear(store: usize, caller: DataCaller, heard: ProxyEvent, net: &mut Net) {
     let from = Server::Store(store);
     match caller {
-        Asker::Proxy(Caller { proxy, session, token }) => {
-            net.send(from, (proxy, ProxyIn::Heard { session, token, heard }));
+        DataCaller::Proxy(Caller { proxy, session, token }) => {
+            net.send(from, (proxy, ProxyIn::ProxyEvent { session, token, heard }));
         }
-        Asker::Node { node, run, copy } => {
+        DataCaller::Node { node, run, copy } => {
             net.send(from, (node, NodeIn::Copy { run, copy, heard }));
         }
     }

@@ -10,19 +10,19 @@ use larder_types::{OpId, PgId};
 use crate::agreed::Shared;
 use crate::client::Clients;
 use crate::clock::MS;
-use crate::desk::Rotten;
-use crate::fate::Fate;
+use crate::event::{ManagerIn, SimEvent};
 use crate::faults::{DiskOf, FaultKind};
-use crate::happening::{Happening, ManagerIn};
-use crate::less::Less;
 use crate::links::Cut;
 use crate::manager::{MEMBERS_MIN, Manager};
 use crate::net::Net;
 use crate::node::{NoStart, Node};
 use crate::places::names;
+use crate::process_end::ProcessEnd;
 use crate::proxy::Proxy;
+use crate::proxy_context::Rotten;
+use crate::reduction::Reduction;
 use crate::servers::{Part, Server};
-use crate::setup::{Setup, Weather};
+use crate::setup::{MessageFaults, Setup};
 use crate::store::Store;
 use crate::trace::Trace;
 use crate::verdict::Finding;
@@ -36,7 +36,7 @@ const STORE_DISK_BYTES: u64 = 64 << 20;
 pub(crate) struct World {
     pub(crate) setup: Arc<Setup>,
     /// The parts left out.
-    less: Less,
+    less: Reduction,
     pub(crate) net: Net,
     pub(crate) agreed: Shared,
     pub(crate) managers: Vec<Manager>,
@@ -54,7 +54,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(setup: Setup, less: Less) -> Self {
+    pub(crate) fn new(setup: Setup, less: Reduction) -> Self {
         let setup = Arc::new(setup);
         let mut rng = SeededRng::new(setup.seed);
         let trace = Trace::new(setup.options.text);
@@ -68,7 +68,7 @@ impl World {
             .map(|id| Store::new(id, &setup, disk(&mut rng, STORE_DISK_BYTES)))
             .collect();
         let clients = Clients::new(&setup, SeededRng::new(rng.next_u64()));
-        let mut net = Net::new(SeededRng::new(rng.next_u64()), setup.weather, trace);
+        let mut net = Net::new(SeededRng::new(rng.next_u64()), setup.message_faults, trace);
         let managers: Vec<Manager> =
             (0..setup.managers).map(|id| Manager::new(id, &setup, &agreed)).collect();
         let rotten = Rotten::default();
@@ -76,14 +76,14 @@ impl World {
             .map(|id| Proxy::new(id, &setup, &rotten, &agreed, &mut net))
             .collect();
         for manager in 0..managers.len() {
-            net.after(0, Happening::Restart(Part::Manager(manager)));
+            net.after(0, SimEvent::Restart(Part::Manager(manager)));
         }
         for client in 0..setup.clients {
-            net.after(30 * MS, Happening::Client(client));
+            net.after(30 * MS, SimEvent::Client(client));
         }
         for machine in 0..machines {
-            net.after(0, Happening::Restart(Part::Node(machine)));
-            net.after(0, Happening::Restart(Part::Store(machine)));
+            net.after(0, SimEvent::Restart(Part::Node(machine)));
+            net.after(0, SimEvent::Restart(Part::Store(machine)));
         }
         Self {
             setup,
@@ -111,24 +111,24 @@ impl World {
         }
     }
 
-    fn take(&mut self, what: Happening) {
+    fn take(&mut self, what: SimEvent) {
         if self.net.trace.wants_events() {
             self.say(&what);
         }
         match what {
-            Happening::Node(id, input) => {
+            SimEvent::Node(id, input) => {
                 if let Err(fate) = self.nodes[id].handle(input, &mut self.net) {
                     self.end(Part::Node(id), &fate);
                 }
                 self.check_odd();
             }
-            Happening::Store(id, input) => {
+            SimEvent::Store(id, input) => {
                 if let Err(fate) = self.stores[id].handle(input, &mut self.net) {
                     self.end(Part::Store(id), &fate);
                 }
             }
-            Happening::Manager(id, input) => self.managers[id].handle(input, &mut self.net),
-            Happening::Proxy(id, input) => {
+            SimEvent::Manager(id, input) => self.managers[id].handle(input, &mut self.net),
+            SimEvent::Proxy(id, input) => {
                 if let Some(client) = self.proxies[id].handle(input, &mut self.net) {
                     self.done(client);
                 }
@@ -136,18 +136,18 @@ impl World {
                     self.begin_anew(id);
                 }
             }
-            Happening::Client(client) => self.next_call(client),
-            Happening::Restart(part) => self.restart(part),
-            Happening::Strikes(kind) if !self.closing => self.inject(kind),
-            Happening::Strikes(_) => {}
-            Happening::Over(kind) => {
+            SimEvent::Client(client) => self.next_call(client),
+            SimEvent::Restart(part) => self.restart(part),
+            SimEvent::Strikes(kind) if !self.closing => self.inject(kind),
+            SimEvent::Strikes(_) => {}
+            SimEvent::Over(kind) => {
                 self.net.tell(format_args!("over: {kind:?}"));
                 self.over(kind);
             }
         }
     }
 
-    fn say(&mut self, what: &Happening) {
+    fn say(&mut self, what: &SimEvent) {
         let mut text = format!("{what:?}");
         if text.len() > 260 {
             let end = (0..=260).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
@@ -173,16 +173,16 @@ impl World {
         let up: Vec<usize> =
             (0..self.proxies.len()).filter(|proxy| self.proxies[*proxy].serves()).collect();
         if up.is_empty() {
-            self.net.after(20 * MS, Happening::Client(client));
+            self.net.after(20 * MS, SimEvent::Client(client));
             return;
         }
         let proxy = up[self.net.rng.below(up.len() as u64) as usize];
         self.ops += 1;
-        let (call, task) = self.clients.next_call(client, &self.proxies[proxy].desk);
+        let (call, task) = self.clients.next_call(client, &self.proxies[proxy].context);
         let number = self.ops - 1;
         if self.less.skipped.contains(&number) {
             self.clients.done(client);
-            self.net.after(MS, Happening::Client(client));
+            self.net.after(MS, SimEvent::Client(client));
             return;
         }
         self.net.tell(format_args!("client {client}: call {number}, {call} through proxy {proxy}"));
@@ -196,17 +196,17 @@ impl World {
         self.net.answers.add(answered, 1);
         self.net.tell(format_args!("client {client}: {answered}"));
         let pause = self.net.rng.below(self.setup.pause_us);
-        self.net.after(pause, Happening::Client(client));
+        self.net.after(pause, SimEvent::Client(client));
     }
 
     /// A part ends by itself.
-    fn end(&mut self, part: Part, fate: &Fate) {
+    fn end(&mut self, part: Part, fate: &ProcessEnd) {
         self.net.tell(format_args!("{part:?} ends: {fate:?}"));
         match (fate, part) {
-            (Fate::Stuck(text), _) => {
+            (ProcessEnd::Stuck(text), _) => {
                 self.net.find(Finding::NoRest(format!("{part:?}: {text}")));
             }
-            (Fate::PowerLost, Part::Node(machine) | Part::Store(machine)) => {
+            (ProcessEnd::PowerLost, Part::Node(machine) | Part::Store(machine)) => {
                 self.power_off(machine);
             }
             (_, part) => self.kill(part),
@@ -243,7 +243,7 @@ impl World {
             Part::Manager(manager) => self.stop_manager(manager),
         }
         let pause = 100 + self.net.rng.below(120 * MS);
-        self.net.after(pause, Happening::Restart(part));
+        self.net.after(pause, SimEvent::Restart(part));
     }
 
     /// A meta server is gone for longer than the others wait for it; perhaps with its disk.
@@ -267,7 +267,7 @@ impl World {
             self.nodes[machine].wipe(SimDisk::new(seed, NODE_DISK_BYTES));
         }
         let pause = 500 * MS + self.net.rng.below(6_000 * MS);
-        self.net.after(pause, Happening::Restart(Part::Node(machine)));
+        self.net.after(pause, SimEvent::Restart(Part::Node(machine)));
     }
 
     fn stop_node(&mut self, machine: usize) {
@@ -398,7 +398,7 @@ impl World {
             FaultKind::StoreAway(machine) => {
                 self.stop_store(machine);
                 let pause = 500 * MS + self.net.rng.below(6_000 * MS);
-                self.net.after(pause, Happening::Restart(Part::Store(machine)));
+                self.net.after(pause, SimEvent::Restart(Part::Store(machine)));
             }
             FaultKind::Away(machine) => self.lose(machine, false),
             FaultKind::Wiped(machine) => self.lose(machine, true),
@@ -420,7 +420,8 @@ impl World {
                 self.nodes[machine].skew_ms = self.nodes[machine].skew_ms.saturating_add(ms);
             }
             FaultKind::Storm => {
-                self.net.weather = Weather { lost: 4, doubled: 4, late: 4, very_late: 20 };
+                self.net.message_faults =
+                    MessageFaults { lost: 4, doubled: 4, late: 4, very_late: 20 };
             }
             FaultKind::CutOff(server) => {
                 self.net.links.cut(Cut::off(server, self.setup.managers));
@@ -434,19 +435,19 @@ impl World {
                     // While it waits for a lease to run out, perhaps.
                     let kill = FaultKind::Kill(Part::Manager(leader));
                     let delay = self.net.rng.below(3_000 * MS);
-                    self.net.after(delay, Happening::Strikes(kill));
+                    self.net.after(delay, SimEvent::Strikes(kill));
                 }
             }
             FaultKind::ManagerAway(manager) => {
                 self.stop_manager(manager);
                 let pause = 500 * MS + self.net.rng.below(6_000 * MS);
-                self.net.after(pause, Happening::Restart(Part::Manager(manager)));
+                self.net.after(pause, SimEvent::Restart(Part::Manager(manager)));
             }
             FaultKind::Flush(machine, fault) => self.nodes[machine].kv.fail_next_flush(fault),
         }
         let lasts_us = kind.lasts_us(&mut self.net.rng);
         if lasts_us > 0 {
-            self.net.after(lasts_us, Happening::Over(kind));
+            self.net.after(lasts_us, SimEvent::Over(kind));
         }
     }
 
@@ -455,7 +456,7 @@ impl World {
         match kind {
             FaultKind::DiskFull(of) => self.disk(of).set_capacity(Self::capacity(of)),
             FaultKind::Storm if self.closing => {}
-            FaultKind::Storm => self.net.weather = self.setup.weather,
+            FaultKind::Storm => self.net.message_faults = self.setup.message_faults,
             FaultKind::CutOff(server) => {
                 self.net.links.mend(Cut::off(server, self.setup.managers));
             }
@@ -476,7 +477,7 @@ impl World {
         }
         let record = self.agreed.borrow().map.servers.get(&server).cloned();
         if !draining && record.is_some_and(|record| record.draining) {
-            let again = Happening::Over(FaultKind::Draining(of));
+            let again = SimEvent::Over(FaultKind::Draining(of));
             self.net.after(500 * MS, again);
         }
     }
@@ -515,7 +516,7 @@ impl World {
         if any.into_iter().any(|pg| self.change_row_of(pg)) {
             return;
         }
-        let again = Happening::Strikes(FaultKind::IndexRot);
+        let again = SimEvent::Strikes(FaultKind::IndexRot);
         self.net.after(500 * MS, again);
     }
 

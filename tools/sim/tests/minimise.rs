@@ -1,9 +1,9 @@
 //! A seed that fails is shortened to what it fails by.
 #![cfg(feature = "planted-bugs")]
 
-use larder_sim::less::Less;
 use larder_sim::minimise::minimise;
 use larder_sim::planted::Bugs;
+use larder_sim::reduction::Reduction;
 use larder_sim::verdict::Finding;
 use larder_sim::{Options, run, run_less};
 
@@ -21,7 +21,7 @@ fn a_seed_that_fails_is_shortened_and_fails_in_the_same_way() {
     let failed = failed.expect("a seed finds it");
     let kind = |finding: &Finding| Finding::kind(&finding.to_string()).to_owned();
     let wanted = failed.finding.as_ref().map(kind);
-    let mut fails = |less: &Less| {
+    let mut fails = |less: &Reduction| {
         let report = run_less(failed.seed, options, less);
         (report.finding.as_ref().map(kind) == wanted).then_some(report.ops as u32)
     };
@@ -31,6 +31,6 @@ fn a_seed_that_fails_is_shortened_and_fails_in_the_same_way() {
     let made =
         shorter.ops - less.skipped.iter().filter(|at| u64::from(**at) < shorter.ops).count() as u64;
     assert!(2 * made < failed.ops, "{made} of {} calls are left: {less}", failed.ops);
-    let read = less.to_string().parse::<Less>().expect("it is read as it is written");
+    let read = less.to_string().parse::<Reduction>().expect("it is read as it is written");
     assert_eq!(run_less(failed.seed, options, &read).trace_hash, shorter.trace_hash);
 }

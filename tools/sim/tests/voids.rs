@@ -11,8 +11,8 @@ use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{Origin, Recovering};
 use larder_protocol::rebuild::Space;
 use larder_protocol::{
-    Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, FreeRuns,
-    Index, IndexError, LvInfo, Now, Outbox, Pg, Planted, PutCall, Replica, Token,
+    Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, EventTime,
+    FreeRuns, Index, IndexError, LvInfo, Outbox, Pg, Planted, PutCall, Replica, Token,
 };
 use larder_types::checksum::sum;
 use larder_types::limits::BLOCK_BYTES;
@@ -24,7 +24,7 @@ use larder_volume::limits::{PV_BYTES_STEP, VOIDS_MAX};
 use larder_volume::{Action, Command, Refusal, Volume, VolumeConfig};
 
 const LV: LvId = LvId(4);
-const NOW: Now = Now { steady_ms: 1000, wall_ms: 1000 };
+const NOW: EventTime = EventTime { steady_ms: 1000, wall_ms: 1000 };
 const BUCKET: BucketId = BucketId(1);
 const EPOCH: Epoch = Epoch(1);
 const BOOT: BootId = BootId(7);

@@ -26,7 +26,7 @@ const LINES: [&str; 26] = [
     "test --locked --quiet -p larder-roles --test members bytes_from",
     "test --locked --quiet -p larder-roles --test data_node bytes_from",
     "test --locked --quiet -p larder-roles --lib bytes_from",
-    "test --release --locked --quiet -p larder-roles --lib proxy::away::sim",
+    "test --release --locked --quiet -p larder-roles --lib proxy::remote_roles::sim",
     "test --locked --quiet -p larder-net --lib hostile",
     "test --locked --quiet -p larder-link --lib hostile",
     "test --locked --quiet -p larder-pack --lib hostile",

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
-use larder_s3::Ended;
+use larder_s3::FinishedRequest;
 use serde::Serialize;
 
 use crate::wall_clock::utc;
@@ -32,7 +32,7 @@ struct Line<'r> {
 }
 
 /// The line of a request that a client has sent, and that has ended now.
-pub(super) fn of(ended: &Ended<'_>, client: SocketAddr, now: SystemTime) -> Vec<u8> {
+pub(super) fn of(ended: &FinishedRequest<'_>, client: SocketAddr, now: SystemTime) -> Vec<u8> {
     let (forwarded_for, bucket, key) = (ended.forwarded_for(), ended.bucket(), ended.key());
     written(&Line {
         v: VERSION,

@@ -8,7 +8,7 @@ use larder_roles::managers::Managers;
 use larder_types::{BucketName, WritePolicy};
 
 use super::RoleError;
-use super::beside::{self, agreed, finish, managers, runtime};
+use super::admin_client::{self, agreed, finish, managers, runtime};
 
 /// Shows or sets the policy of a bucket.
 pub(crate) fn run(config: &Path, name: &str, policy: Option<WritePolicy>) -> ExitCode {
@@ -20,7 +20,7 @@ fn shown_or_set(
     name: &str,
     policy: Option<WritePolicy>,
 ) -> Result<Vec<String>, RoleError> {
-    let config = beside::config(config)?;
+    let config = admin_client::config(config)?;
     let no_such = || RoleError::Named(format!("there is no bucket {name:?}"));
     let bucket = BucketName::new(name).map_err(|_not_a_name| no_such())?;
     runtime()?.block_on(async {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::access_log::Setting;
 use crate::config::{
-    BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Notice, Within, check_background,
+    BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Notice, Period, check_background,
     check_data, check_new_cluster, read,
 };
 
@@ -44,13 +44,13 @@ pub(crate) struct RoleConfig {
     pub(crate) background_mib_per_s: u64,
     /// Within which time a meta server has every copy verified.
     #[serde(default = "scrub_within")]
-    pub(crate) scrub_within: Within,
+    pub(crate) scrub_within: Period,
     /// Policy by which the proxy chooses a replica to read.
     #[serde(default)]
     pub(crate) read_policy: Policy,
     /// Time after which a proxy aborts an upload in parts that nobody ended.
     #[serde(default = "upload_life")]
-    pub(crate) upload_life: Within,
+    pub(crate) upload_life: Period,
     /// A proxy's address for S3.
     #[serde(default = "s3_listen")]
     pub(crate) s3_listen: String,
@@ -119,12 +119,12 @@ fn background_mib_per_s() -> u64 {
     BACKGROUND_MIB_PER_S
 }
 
-fn scrub_within() -> Within {
-    Within::TWO_WEEKS
+fn scrub_within() -> Period {
+    Period::TWO_WEEKS
 }
 
-fn upload_life() -> Within {
-    Within::A_WEEK
+fn upload_life() -> Period {
+    Period::A_WEEK
 }
 
 fn s3_listen() -> String {

@@ -17,12 +17,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use larder_link::{RegionList, Site};
+use larder_link::{RegionEndpoint, RegionList};
 use larder_protocol::manager::state::{Command, GatewayRecord, Refusal, RegionRecord, Topology};
 use larder_roles::managers::{Managers, NotProposed};
 use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
-use larder_types::Seldom;
+use larder_types::LogLimiter;
 use larder_types::codec::{CodecError, decode};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
@@ -40,7 +40,7 @@ pub(super) type Shown = Arc<OnceLock<Arc<Regions>>>;
 /// See the module's head.
 pub(super) struct Gateway {
     dir: PathBuf,
-    site: Arc<Site>,
+    region_endpoint: Arc<RegionEndpoint>,
     own: GatewayRecord,
     managers: Arc<dyn Managers>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Gateway {
 /// A gateway to be, before its process is a member of the cluster.
 pub(super) struct Candidate {
     dir: PathBuf,
-    site: Arc<Site>,
+    region_endpoint: Arc<RegionEndpoint>,
 }
 
 impl Candidate {
@@ -56,24 +56,24 @@ impl Candidate {
     /// no machine can have, before anything is made. One that this machine does not have now may come with the place.
     pub(super) async fn open(config: &RoleConfig) -> Result<Option<Self>, RoleError> {
         let dir = config.region_home.as_ref().unwrap_or(&config.dir);
-        let Some(site) = Site::open(dir)? else { return Ok(None) };
-        match bind(&listen_of(&site), REGION_FLAG).await {
+        let Some(region_endpoint) = RegionEndpoint::open(dir)? else { return Ok(None) };
+        match bind(&listen_of(&region_endpoint), REGION_FLAG).await {
             Ok(_free) => {}
             Err(RoleError::Listen { source, .. }) if is_anothers(&source) => {}
             Err(error) => return Err(error),
         }
-        Ok(Some(Self { dir: dir.clone(), site }))
+        Ok(Some(Self { dir: dir.clone(), region_endpoint }))
     }
 
     /// Makes the gateway of this run of a proxy.
     pub(super) fn of(self, own: GatewayRecord, managers: Arc<dyn Managers>) -> Gateway {
-        let Self { dir, site } = self;
-        Gateway { dir, site, own, managers }
+        let Self { dir, region_endpoint } = self;
+        Gateway { dir, region_endpoint, own, managers }
     }
 }
 
-fn listen_of(site: &Site) -> String {
-    site.members().borrow().own.listen.clone()
+fn listen_of(region_endpoint: &RegionEndpoint) -> String {
+    region_endpoint.members().borrow().own.listen.clone()
 }
 
 fn is_anothers(error: &std::io::Error) -> bool {
@@ -95,13 +95,13 @@ impl Gateway {
         proxy: &Arc<ClusterProxy>,
         shown: &Shown,
     ) -> Result<Infallible, RoleError> {
-        let (own, number, mut said) = (self.own, self.site.number(), LogLimit::new());
+        let (own, number, mut said) = (self.own, self.region_endpoint.number(), LogLimit::new());
         let regions = loop {
             // Until then nothing listens here: a region that knows two addresses for the name is refused at this one.
             self.wait_until_free().await;
             // An address that is not this machine's now moves with the gateway, or another has it still: a proxy
             // without it does not take the place.
-            let bound = match bind(&listen_of(&self.site), REGION_FLAG).await {
+            let bound = match bind(&listen_of(&self.region_endpoint), REGION_FLAG).await {
                 Ok(socket) => self.start(socket, proxy).await,
                 Err(error) => Err(error),
             };
@@ -146,13 +146,13 @@ impl Gateway {
             return Ok(None);
         }
         self.merge_regions().await?;
-        let started = Regions::start(self.site.clone(), proxy, socket, self.dir.clone());
+        let started = Regions::start(self.region_endpoint.clone(), proxy, socket, self.dir.clone());
         started.map(Some).map_err(RoleError::System)
     }
 
     /// Claims to be the gateway until the map is as `is_so` wants it.
     async fn claim_until(&self, is_so: impl Fn(&Topology) -> bool) -> Result<(), RoleError> {
-        let own = self.site.members().borrow().own.clone();
+        let own = self.region_endpoint.members().borrow().own.clone();
         let region = RegionRecord { number: own.number, fingerprint: own.fingerprint.0 };
         let (mut versions, mut said) = (self.managers.versions(), LogLimit::new());
         loop {
@@ -212,18 +212,18 @@ impl Gateway {
             RoleError::NotDone(format!("the managers' list of regions: {error}"))
         };
         let known: RegionList = decode("list of regions", &map.regions).map_err(unreadable)?;
-        let site = self.site.clone();
-        let learned = tokio::task::spawn_blocking(move || site.learn(&known)).await;
+        let region_endpoint = self.region_endpoint.clone();
+        let learned = tokio::task::spawn_blocking(move || region_endpoint.learn(&known)).await;
         learned.map_err(|error| RoleError::Fatal(error.to_string()))?.map_err(RoleError::Region)
     }
 }
 
 /// Limits a log line that would be due at each turn: the start, and the last line.
-struct LogLimit(Instant, Seldom);
+struct LogLimit(Instant, LogLimiter);
 
 impl LogLimit {
     fn new() -> Self {
-        Self(Instant::now(), Seldom::default())
+        Self(Instant::now(), LogLimiter::default())
     }
 
     fn is_due(&mut self) -> bool {

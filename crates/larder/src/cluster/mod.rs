@@ -3,17 +3,17 @@
 //! Every one of them takes up its identity (or joins, the first time) and follows the managers' map. It opens its stored
 //! state and its port, and tells the managers that it has begun.
 
-mod around;
-pub(crate) mod beside;
+pub(crate) mod admin_client;
 pub(crate) mod bucket;
 pub(crate) mod config;
+mod disk_free_space;
 mod gateway;
-mod lifeline;
 pub(crate) mod operate;
+mod parent_watch;
 mod proxy;
 pub(crate) mod rebalance;
 pub(crate) mod record;
-mod rooms;
+mod role_context;
 mod servers;
 pub(crate) mod status;
 pub(crate) mod token;
@@ -25,12 +25,12 @@ use std::time::Duration;
 
 use larder_identity::{Credentials, Identity, JoinToken, TokenError};
 use larder_link::LinkError;
-use larder_net::{Ear, Endpoint};
+use larder_net::{Endpoint, ListenSocket};
 use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
 use larder_roles::limits::START_PATIENCE_MS;
 use larder_roles::managers::{
-    Contacts, KeeperError, Managers, ManagersClient, MapKeeper, OlderMap,
+    Contacts, Managers, ManagersClient, MapStore, MapStoreError, OlderMap,
 };
 use larder_roles::quorum::manager_identity_in;
 use larder_roles::renewal::Renewal;
@@ -41,14 +41,14 @@ use crate::access_log::AccessLogError;
 use crate::args::RoleArgs;
 use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
-use crate::leaving::Leaving;
 use crate::metrics::Metrics;
 use crate::serving::{ServingError, check_face};
+use crate::shutdown_notice::ShutdownNotice;
 use crate::{access_log, exit, logging};
-use around::Sockets;
-pub(crate) use around::{Around, Greeted, Greeter, Stop};
 pub(crate) use config::RoleConfig;
 use config::parse_manager;
+use role_context::Sockets;
+pub(crate) use role_context::{OnStarted, RoleContext, StartedRole, Stop};
 
 /// The time that a role of its own waits for managers.
 const START_PATIENCE: Duration = Duration::from_millis(START_PATIENCE_MS);
@@ -71,7 +71,7 @@ pub(crate) enum RoleError {
     #[error(transparent)]
     OlderMap(#[from] OlderMap),
     #[error(transparent)]
-    Kept(#[from] KeeperError),
+    Kept(#[from] MapStoreError),
     #[error(transparent)]
     Identity(#[from] larder_identity::IdentityError),
     #[error("{found} has the identity of a {has}, which is not what is started here")]
@@ -146,13 +146,13 @@ pub(crate) fn run(role: ServerRole, args: &RoleArgs) -> ExitCode {
 pub(crate) async fn serve(
     role: ServerRole,
     config: RoleConfig,
-    around: Around,
+    context: RoleContext,
 ) -> Result<(), RoleError> {
     match role {
-        ServerRole::Manager => servers::manager(config, around).await,
-        ServerRole::Meta => servers::meta(config, around).await,
-        ServerRole::Data => servers::data(config, around).await,
-        ServerRole::Proxy => proxy::run(config, around).await,
+        ServerRole::Manager => servers::manager(config, context).await,
+        ServerRole::Meta => servers::meta(config, context).await,
+        ServerRole::Data => servers::data(config, context).await,
+        ServerRole::Proxy => proxy::run(config, context).await,
     }
 }
 
@@ -165,7 +165,7 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     kind::check(&config.dir, role.into())?;
     logging::start(config.log_format);
     check(role, &config)?;
-    let lifeline = args.while_stdin_open.then(lifeline::hold).transpose();
+    let lifeline = args.while_stdin_open.then(parent_watch::hold).transpose();
     let lifeline = lifeline.map_err(RoleError::System)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(RoleError::System)?;
@@ -177,19 +177,19 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
         let metrics = Arc::new(Metrics::of_none());
         // Clients are sent to proxies alone.
         let notice = Some(config.stop_notice).filter(|_| role == ServerRole::Proxy);
-        let leaving = Leaving::new(notice.unwrap_or_default(), metrics.clone());
-        let around = Around::alone(Stop::new(lifeline, leaving)?, sockets, metrics);
+        let leaving = ShutdownNotice::new(notice.unwrap_or_default(), metrics.clone());
+        let context = RoleContext::alone(Stop::new(lifeline, leaving)?, sockets, metrics);
         match role {
             ServerRole::Proxy => {
                 let file = args.config.clone();
                 let again = move || RoleConfig::load(&file).map(|config| config.access_log);
                 let log = access_log::follow(&config.access_log, Some(again))?;
                 accesses = Some(log.clone());
-                around.metrics.log_accesses(log);
+                context.metrics.log_accesses(log);
             }
             _ => access_log::ignore_hangups()?,
         }
-        serve(role, config, around).await
+        serve(role, config, context).await
     });
     // A request that is cut off does the rest of its work before the process ends.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -231,7 +231,7 @@ struct Member {
     boot: BootId,
     endpoint: Arc<Endpoint>,
     managers: Arc<ManagersClient>,
-    ear: Ear,
+    listen_socket: ListenSocket,
     /// Where the others reach it.
     address: String,
     renewal: Renewal,
@@ -242,32 +242,33 @@ impl Member {
     async fn begin(
         config: &RoleConfig,
         role: ServerRole,
-        around: &mut Around,
+        context: &mut RoleContext,
     ) -> Result<Option<Self>, RoleError> {
         let identity = identity(config, role).await?;
         let me = identity.subject().server;
         let credentials = Credentials::new(&identity)?;
         let endpoint = Endpoint::new(credentials.clone());
-        let (ear, address) = around.listen(config)?;
-        endpoint.share(&ear);
-        let keeper = MapKeeper::open(&config.dir, me)?;
+        let (listen_socket, address) = context.listen(config)?;
+        endpoint.share(&listen_socket);
+        let map_store = MapStore::open(&config.dir, me)?;
         let contacts = Arc::new(Contacts::new(&endpoint, managers(config)));
-        let managers =
-            Arc::new(ManagersClient::start_keeping(contacts, keeper).beside(around.colocated()));
+        let managers = Arc::new(
+            ManagersClient::start_keeping(contacts, map_store).beside(context.colocated()),
+        );
         // Before it waits: a certificate that has ended is renewed, and only then somebody answers.
         let path = config.dir.join(IDENTITY_FILE);
         let renewal = Renewal::of_member(path, identity, credentials, managers.clone());
-        around.greet(Greeted::Member(&managers));
-        let patience = around.patience;
+        context.greet(StartedRole::Member(&managers));
+        let patience = context.patience;
         tokio::select! {
             known = known_to(&managers, patience) => known?,
-            () = around.stop.told() => return Ok(None),
+            () = context.stop.told() => return Ok(None),
         }
         if let Some(removed) = removal(&managers.map(), me, &config.dir) {
             return Err(removed);
         }
         let boot = BootId(larder_env::rng::unique_u64());
-        Ok(Some(Self { me, boot, endpoint, managers, ear, address, renewal }))
+        Ok(Some(Self { me, boot, endpoint, managers, listen_socket, address, renewal }))
     }
 
     fn managers(&self) -> Arc<dyn Managers> {

@@ -17,8 +17,8 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 
 use super::RoleError;
-use super::beside::{self, agreed, connect_as_manager, finish, managers, runtime};
-use super::rooms::Rooms;
+use super::admin_client::{self, agreed, connect_as_manager, finish, managers, runtime};
+use super::disk_free_space::DiskFreeSpace;
 use crate::args::{DiskCommand, DrainArgs, RemoveArgs};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
@@ -52,7 +52,7 @@ pub(crate) fn disk(command: &DiskCommand) -> ExitCode {
 }
 
 fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleError> {
-    let config = beside::config(&args.config)?;
+    let config = admin_client::config(&args.config)?;
     runtime()?.block_on(async {
         let (endpoint, managers) = connect_as_manager(&config).await?;
         let map = managers.map();
@@ -63,8 +63,8 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
         }
         let mut all_told = Vec::new();
         if !args.undo && !args.partly {
-            let rooms = Rooms::ask(&Peers::new(&endpoint), &map).await;
-            all_told.extend(has_places(&map, &rooms, &subjects, &args.name)?);
+            let disk_free_space = DiskFreeSpace::ask(&Peers::new(&endpoint), &map).await;
+            all_told.extend(has_places(&map, &disk_free_space, &subjects, &args.name)?);
         }
         for subject in subjects {
             let told = subject.drain_told(&map, args.undo)?;
@@ -85,7 +85,7 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
 }
 
 fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleError> {
-    let config = beside::config(&args.config)?;
+    let config = admin_client::config(&args.config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         let map = managers.map();
@@ -180,12 +180,12 @@ fn reasons_against(map: &Topology, loss: &Loss) -> Option<String> {
 /// under way was allowed.
 fn has_places(
     map: &Topology,
-    rooms: &Rooms,
+    disk_free_space: &DiskFreeSpace,
     subjects: &[Subject],
     name: &str,
 ) -> Result<Option<String>, RoleError> {
     let leave: BTreeSet<DiskId> = subjects.iter().flat_map(Subject::disks_that_stay).collect();
-    let (with_down, without) = drain_outlook(map, &leave, &rooms.lacking());
+    let (with_down, without) = drain_outlook(map, &leave, &disk_free_space.lacking());
     let volume_bytes = u64::from(map.settings().lv_blocks) * u64::from(BLOCK_BYTES);
     let gib = |stay: usize| (stay as u64 * volume_bytes) as f64 / GIB;
     let (copies, least) = (with_down.copies, with_down.stay.min(without.stay));
@@ -197,7 +197,7 @@ fn has_places(
             gib(least)
         )));
     }
-    let shortfall = (copies > 0).then(|| rooms.shortfall(map, &leave)).flatten();
+    let shortfall = (copies > 0).then(|| disk_free_space.shortfall(map, &leave)).flatten();
     if let Some(shortfall) = shortfall {
         return Err(RoleError::NotDone(format!(
             "{name} is as it was: {shortfall}. Make their file systems larger, add a disk or a machine, or begin with --partly: \

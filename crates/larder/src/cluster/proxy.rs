@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
 use super::gateway::{Candidate, Gateway, Shown};
-use super::{Around, Member, RoleError, dismissed, end_of_run, status};
+use super::{Member, RoleContext, RoleError, dismissed, end_of_run, status};
 use crate::credentials::{self, Root};
 use crate::metrics::{Metrics, ProxyMetrics};
 use crate::root_keys::proxy::{self as proxy_keys, ProxyKeys};
@@ -156,21 +156,22 @@ async fn speaks(gateway: Option<Gateway>, proxy: &Arc<ClusterProxy>, shown: &Sho
 
 /// Listens for clients from the start: the port must be its own before it makes anything. Until there are managers, and a
 /// session with them, requests are answered 503.
-pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let s3 = around.listen_for_s3(&config).await?;
+pub(super) async fn run(config: RoleConfig, mut context: RoleContext) -> Result<(), RoleError> {
+    let s3 = context.listen_for_s3(&config).await?;
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
-    let (metrics, options) = (around.metrics.clone(), server_options(DRAIN_MAX));
+    let (metrics, options) = (context.metrics.clone(), server_options(DRAIN_MAX));
     let server = Server::waiting(metrics, options, config.face()).map_err(RoleError::face)?;
-    let (regions, mut stop) = (Shown::default(), around.stop.clone());
+    let (regions, mut stop) = (Shown::default(), context.stop.clone());
     let mut serving = pin!(server.clone().serve(s3, async move { stop.told().await }));
-    let mut standing = pin!(stand_behind(&server, s3_address, &regions, (config, around)));
+    let mut certificate_expiry =
+        pin!(stand_behind(&server, s3_address, &regions, (config, context)));
     let outcome = tokio::select! {
         _drained = &mut serving => match server.has_begun() {
             true => Ok(()),
             // It may be half way through, as in joining the cluster. It is told to stop, too.
-            false => standing.await,
+            false => certificate_expiry.await,
         },
-        ended = &mut standing => {
+        ended = &mut certificate_expiry => {
             if ended.is_ok() {
                 serving.await;
             }
@@ -190,11 +191,11 @@ async fn stand_behind(
     server: &Server<Metrics>,
     s3_address: SocketAddr,
     regions: &Shown,
-    (config, mut around): (RoleConfig, Around),
+    (config, mut context): (RoleConfig, RoleContext),
 ) -> Result<(), RoleError> {
     let was_member = config.dir.join(IDENTITY_FILE).exists();
     let candidate = Candidate::open(&config).await?;
-    let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
+    let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut context).await? else {
         return Ok(());
     };
     let (managers, older_map) = (member.managers(), member.older_map());
@@ -213,10 +214,10 @@ async fn stand_behind(
         lists: Arc::new(Semaphore::new(GATEWAY_LISTS_MAX)),
         deletions: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
         keys: keys.clone(),
-        metrics: around.metrics.clone(),
+        metrics: context.metrics.clone(),
     };
     let services = Services::new().with(Roles::of(&[Role::Manager, Role::Proxy]), face);
-    let listener = Listener::start(&member.endpoint, member.ear, services);
+    let listener = Listener::start(&member.endpoint, member.listen_socket, services);
     let _listener = listener.map_err(RoleError::System)?;
     let cluster = ClusterConfig {
         endpoint: member.endpoint.clone(),
@@ -227,7 +228,7 @@ async fn stand_behind(
     };
     let proxy = tokio::select! {
         proxy = ClusterProxy::begin(cluster) => Arc::new(proxy),
-        () = around.stop.told() => return Ok(()),
+        () = context.stop.told() => return Ok(()),
     };
     // It is set once, here.
     let _first = shown_to_others.set(proxy.clone());
@@ -237,7 +238,7 @@ async fn stand_behind(
         // Before anybody can put anything here that no journal would tell of.
         tokio::select! {
             agreed = gateway.agree() => agreed?,
-            () = around.stop.told() => return Ok(()),
+            () = context.stop.told() => return Ok(()),
         }
     }
     tokio::spawn(coalesce_pieces(proxy.clone()));
@@ -246,20 +247,20 @@ async fn stand_behind(
     }
     let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), member.me, regions.clone());
     let metrics = Box::new(metrics.with_keys(keys.clone()));
-    let state = status::asked::Asked::new(&member.endpoint, managers.clone());
-    around.metrics.tell_state(Arc::new(state));
-    let standing = member.renewal.standing();
-    around.show(Some(metrics), (standing, member.endpoint.metrics()));
+    let state = status::query::StatusQuery::new(&member.endpoint, managers.clone());
+    context.metrics.tell_state(Arc::new(state));
+    let certificate_expiry = member.renewal.certificate_expiry();
+    context.show(Some(metrics), (certificate_expiry, member.endpoint.metrics()));
     // Before a request is checked: keys of the file may have been retired.
     keys.take(&managers.map());
     let service = S3Service::new(proxy.clone(), keys.keys(), config.face());
     let service = service.map_err(RoleError::face)?;
     // Beside other roles, the machine has shown them.
-    if around.is_alone() {
+    if context.is_alone() {
         root.show_once(&file);
     }
     server.begin(service);
-    if around.stop.is_told() {
+    if context.stop.is_told() {
         return Ok(());
     }
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");

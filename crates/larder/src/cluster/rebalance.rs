@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_protocol::limits::BALANCE_MOVES_MAX;
-use larder_protocol::manager::balance::{Outlook, outlook};
+use larder_protocol::manager::balance::{BalanceOutlook, outlook};
 use larder_protocol::manager::state::{
     Command, DiskState, LvRecord, LvState, Outcome, ReplicaState, ServerRecord, ServerRole,
     ServerState, Topology,
@@ -16,8 +16,10 @@ use larder_roles::peers::Peers;
 use larder_types::DiskId;
 
 use super::RoleError;
-use super::beside::{self, agreed, connect_as_manager, finish, is_confirmed, managers, runtime};
-use super::rooms::Rooms;
+use super::admin_client::{
+    self, agreed, connect_as_manager, finish, is_confirmed, managers, runtime,
+};
+use super::disk_free_space::DiskFreeSpace;
 use crate::args::RebalanceCommand;
 use crate::wall_clock::utc;
 
@@ -37,7 +39,7 @@ pub(crate) fn run(command: &RebalanceCommand) -> ExitCode {
 }
 
 fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
-    let config = beside::config(config)?;
+    let config = admin_client::config(config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         let now_ms = || UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
@@ -56,7 +58,7 @@ fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
 }
 
 fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
-    let config = beside::config(config)?;
+    let config = admin_client::config(config)?;
     runtime()?.block_on(async {
         let (endpoint, managers) = connect_as_manager(&config).await?;
         // Moves in an old map may have been done, or undone.
@@ -67,8 +69,8 @@ fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
             ));
         }
         let map = managers.map();
-        let rooms = Rooms::ask(&Peers::new(&endpoint), &map).await;
-        let lacking = rooms.lacking();
+        let disk_free_space = DiskFreeSpace::ask(&Peers::new(&endpoint), &map).await;
+        let lacking = disk_free_space.lacking();
         let seen = outlook(&map, &lacking, MOVES_MAX);
         let mut lines = disks(&map, &lacking);
         lines.push(summary(&seen));
@@ -82,7 +84,7 @@ fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
 }
 
 /// One line of what moves and what is to follow.
-pub(super) fn summary(seen: &Outlook) -> String {
+pub(super) fn summary(seen: &BalanceOutlook) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (moving, next) = (seen.moving, seen.next.len());
     if moving + next == 0 {
@@ -100,7 +102,7 @@ pub(super) fn summary(seen: &Outlook) -> String {
 }
 
 /// That operators want nothing to begin, and since when.
-pub(super) fn is_paused(seen: &Outlook) -> Option<String> {
+pub(super) fn is_paused(seen: &BalanceOutlook) -> Option<String> {
     let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(seen.paused_ms?));
     let since = since.map_or_else(|| "long ago".to_owned(), utc);
     Some(format!(
@@ -109,7 +111,7 @@ pub(super) fn is_paused(seen: &Outlook) -> Option<String> {
 }
 
 /// The reason that no move begins, though something is to move.
-fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
+fn waits(map: &Topology, seen: &BalanceOutlook) -> Option<String> {
     if seen.next.is_empty() {
         return None;
     }
@@ -142,7 +144,7 @@ fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
 }
 
 /// Volumes that lie nearer together than they could, and do not move for it.
-fn near(seen: &Outlook) -> Option<String> {
+fn near(seen: &BalanceOutlook) -> Option<String> {
     let (count, plural) = (seen.near, if seen.near == 1 { "" } else { "s" });
     (count > 0).then(|| {
         format!(
@@ -170,7 +172,7 @@ fn disks(map: &Topology, lacking: &BTreeSet<DiskId>) -> Vec<String> {
     disks.collect()
 }
 
-fn moves(map: &Topology, seen: &Outlook) -> Vec<String> {
+fn moves(map: &Topology, seen: &BalanceOutlook) -> Vec<String> {
     let place = |disk: DiskId| {
         let of = map.servers.values().find(|server| server.disks.contains_key(&disk));
         of.map_or_else(|| format!("disk {disk}"), |of| format!("disk {disk} of {}", of.name))

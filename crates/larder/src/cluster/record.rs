@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::RoleConfig;
 use crate::kind::RECORD;
-use crate::private;
+use crate::private_file;
 
 const VERSION: u32 = 1;
 const HEAD: &str =
@@ -83,7 +83,7 @@ impl Record {
     /// Keeps it, durably. Blocks.
     pub(crate) fn save(&self, dir: &Path) -> Result<(), RecordError> {
         let path = dir.join(RECORD);
-        private::write(&path, self.text()).map_err(|source| RecordError::file(&path, source))
+        private_file::write(&path, self.text()).map_err(|source| RecordError::file(&path, source))
     }
 
     fn text(&self) -> String {

@@ -18,8 +18,8 @@ use tokio::task::block_in_place;
 use super::config::RoleConfig;
 use super::status::observer::Observer;
 use super::{
-    Around, Greeted, Member, RoleError, dismissed, end_of_run, identity, managers, removal,
-    settings,
+    Member, RoleContext, RoleError, StartedRole, dismissed, end_of_run, identity, managers,
+    removal, settings,
 };
 use crate::config::background;
 use crate::metrics::{DataMetrics, ManagerMetrics, MetaMetrics};
@@ -27,9 +27,9 @@ use crate::metrics::{DataMetrics, ManagerMetrics, MetaMetrics};
 /// A meta server's share of the PGs.
 pub(super) const WEIGHT: Weight = Weight(100);
 
-pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
+pub(super) async fn manager(config: RoleConfig, mut context: RoleContext) -> Result<(), RoleError> {
     let is_new = !config.dir.join(IDENTITY_FILE).exists();
-    let (ear, address) = around.listen(&config)?;
+    let (listen_socket, address) = context.listen(&config)?;
     match &config.found {
         Some(founded) if is_new => {
             let manager = NewServer {
@@ -50,18 +50,18 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
         address: Some(address),
         managers: managers(&config),
         certificate_life: config.certificate_life.0,
-        colocated: around.colocated(),
+        colocated: context.colocated(),
     };
     // It reads its log, and is not to hold up who shares the threads.
-    let mut manager = block_in_place(|| Manager::start(manager_config, ear))?;
-    around.greet(Greeted::Manager(&manager));
+    let mut manager = block_in_place(|| Manager::start(manager_config, listen_socket))?;
+    context.greet(StartedRole::Manager(&manager));
     let counts =
         ManagerMetrics { counts: manager.counts().clone(), observed: manager.observed().clone() };
-    around.show(Some(Box::new(counts)), (manager.standing(), manager.connections()));
+    context.show(Some(Box::new(counts)), (manager.certificate_expiry(), manager.connections()));
     let (me, map) = (manager.server(), manager.managers().clone());
     let observing = Observer::of(&manager).watch();
     tokio::select! {
-        () = around.stop.told() => Ok(manager.stop().await?),
+        () = context.stop.told() => Ok(manager.stop().await?),
         never = observing => match never {},
         error = dismissed(&*map, |map| removal(map, me, &config.dir)) => {
             manager.stop().await?;
@@ -74,8 +74,8 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
     }
 }
 
-pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let Some(member) = Member::begin(&config, ServerRole::Meta, &mut around).await? else {
+pub(super) async fn meta(config: RoleConfig, mut context: RoleContext) -> Result<(), RoleError> {
+    let Some(member) = Member::begin(&config, ServerRole::Meta, &mut context).await? else {
         return Ok(());
     };
     let older_map = member.older_map();
@@ -100,16 +100,16 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
     let services = Services::new().with(callers, server.handler());
     let managers = member.managers();
-    let listener = Listener::start(&member.endpoint, member.ear, services);
+    let listener = Listener::start(&member.endpoint, member.listen_socket, services);
     let listener = listener.map_err(RoleError::System)?;
     let metrics = Box::new(MetaMetrics::new(server.meta().clone(), managers.clone()));
-    let standing = member.renewal.standing();
-    around.show(Some(metrics), (standing, member.endpoint.metrics()));
+    let certificate_expiry = member.renewal.certificate_expiry();
+    context.show(Some(metrics), (certificate_expiry, member.endpoint.metrics()));
     tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
     let mut fatal = server.meta().fatal();
     let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);
     let outcome = tokio::select! {
-        () = around.stop.told() => Ok(()),
+        () = context.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
         older = older_map => Err(older.into()),
         reason = fatal.wait_for(Option::is_some) => {
@@ -123,8 +123,8 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     outcome
 }
 
-pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let Some(member) = Member::begin(&config, ServerRole::Data, &mut around).await? else {
+pub(super) async fn data(config: RoleConfig, mut context: RoleContext) -> Result<(), RoleError> {
+    let Some(member) = Member::begin(&config, ServerRole::Data, &mut context).await? else {
         return Ok(());
     };
     let older_map = member.older_map();
@@ -132,16 +132,16 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
         DataNodeConfig { me: member.me, root: config.dir.clone(), data: config.data.clone() };
     let node = tokio::select! {
         node = DataNode::open(&node_config, member.boot, member.managers()) => node?,
-        () = around.stop.told() => return Ok(()),
+        () = context.stop.told() => return Ok(()),
     };
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy, Role::Data]);
     let services = Services::new().with(callers, DataFace::new(node.clone(), &member.endpoint));
     let managers = member.managers();
-    let listener = Listener::start(&member.endpoint, member.ear, services);
+    let listener = Listener::start(&member.endpoint, member.listen_socket, services);
     let listener = listener.map_err(RoleError::System)?;
-    let standing = member.renewal.standing();
+    let certificate_expiry = member.renewal.certificate_expiry();
     let metrics = Box::new(DataMetrics { node: node.clone(), managers: managers.clone() });
-    around.show(Some(metrics), (standing, member.endpoint.metrics()));
+    context.show(Some(metrics), (certificate_expiry, member.endpoint.metrics()));
     node.introduce(member.me, vec![member.address.clone()]);
     tracing::info!(server = %member.me, address = %member.address, "a data server runs");
     let over = |map: &Topology| {
@@ -149,7 +149,7 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
         over.or_else(|| node.objection(map).map(RoleError::from))
     };
     let outcome = tokio::select! {
-        () = around.stop.told() => Ok(()),
+        () = context.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
         older = older_map => Err(older.into()),
         () = node.watch_disk() => unreachable!("it looks as long as it is asked to"),

@@ -1,12 +1,12 @@
 //! `larder status`: the cluster as the managers' map shows it, and what its meta servers do in the background.
 
-pub(crate) mod asked;
 pub(crate) mod background;
 mod bar;
 mod counts;
 mod doubts;
 pub(crate) mod growth;
 pub(crate) mod observer;
+pub(crate) mod query;
 pub(crate) mod space;
 mod text;
 mod troubles;
@@ -25,20 +25,20 @@ use larder_protocol::manager::state::{
     DiskRecord, DiskState, PgRecord, ServerRole, ServerState, Settings, Topology,
 };
 use larder_roles::managers::Managers;
-use larder_roles::observed::{Growth, ObservedNow, Place, Together};
+use larder_roles::observed::{Growth, MergedObservations, Observations, Place};
 use larder_roles::peers::Peers;
 use larder_types::{DiskId, ServerId};
 use serde::Serialize;
 use tokio::time::sleep;
 
-use super::rooms::Rooms;
-use super::{RoleError, beside, rebalance};
+use super::disk_free_space::DiskFreeSpace;
+use super::{RoleError, admin_client, rebalance};
 use crate::args::StatusArgs;
 use crate::health::volumes::Volumes;
 use crate::{breakdown, exit};
 use background::Background;
 use space::{Space, Spaces};
-use troubles::Troubles;
+use troubles::HealthIssues;
 
 /// Has a terminal begin at its top.
 pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -52,7 +52,7 @@ struct Status {
     verdict: String,
     /// The troubles that there are, with the time since when managers have observed each.
     #[serde(serialize_with = "troubles::shown")]
-    troubles: Troubles,
+    troubles: HealthIssues,
     cluster: String,
     /// The protocol's version that all its servers speak.
     cluster_version: u8,
@@ -177,20 +177,20 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
 }
 
 async fn ask(path: &Path) -> Result<Status, RoleError> {
-    let config = beside::config(path)?;
-    let (endpoint, managers) = beside::connect(&config).await?;
+    let config = admin_client::config(path)?;
+    let (endpoint, managers) = admin_client::connect(&config).await?;
     // A map that nobody calls the latest says how it was.
-    let is_latest = beside::is_confirmed(&*managers).await;
+    let is_latest = admin_client::is_confirmed(&*managers).await;
     let map = Topology::clone(&managers.map());
     let (metas, others, datas) =
         (Peers::new(&endpoint), Peers::new(&endpoint), Peers::new(&endpoint));
-    let (background, observed, rooms) = join3(
+    let (background, observed, disk_free_space) = join3(
         background::ask(&metas, &map),
         troubles::ask(&others, &map, None),
-        Rooms::ask(&datas, &map),
+        DiskFreeSpace::ask(&datas, &map),
     )
     .await;
-    Ok(status(&map, is_latest, background, &rooms, ObservedNow::together(observed)))
+    Ok(status(&map, is_latest, background, &disk_free_space, Observations::together(observed)))
 }
 
 /// False if nobody reads on, such as `head`.
@@ -231,8 +231,8 @@ fn status(
     map: &Topology,
     is_latest: bool,
     background: Vec<Background>,
-    rooms: &Rooms,
-    observed: Together,
+    disk_free_space: &DiskFreeSpace,
+    observed: MergedObservations,
 ) -> Status {
     let mut leads: BTreeMap<_, usize> = BTreeMap::new();
     let mut member_of: BTreeMap<_, usize> = BTreeMap::new();
@@ -246,8 +246,8 @@ fn status(
         pg.members.iter().for_each(|member| *member_of.entry(*member).or_default() += 1);
     }
     let told = background.iter().filter_map(|it| Some((ServerId(it.server), it.space.as_ref()?)));
-    let space = Spaces::of(map, told, rooms);
-    let troubles = Troubles::of(map, is_latest, &space, observed);
+    let space = Spaces::of(map, told, disk_free_space);
+    let troubles = HealthIssues::of(map, is_latest, &space, observed);
     let servers = map.servers.iter().map(|(id, record)| {
         let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, (&space, &troubles)));
         let disks: Vec<Disk> = disks.collect();
@@ -282,7 +282,7 @@ fn status(
         servers,
         pgs: pgs(map),
         volumes: Volumes::of(map),
-        rebalancing: rebalancing(map, rooms),
+        rebalancing: rebalancing(map, disk_free_space),
         buckets: map.buckets.len(),
         space,
         region: map.region.map(|region| region.number.0),
@@ -293,7 +293,11 @@ fn status(
 }
 
 /// A disk, unless it was removed.
-fn disk(id: DiskId, record: &DiskRecord, (spaces, troubles): (&Spaces, &Troubles)) -> Option<Disk> {
+fn disk(
+    id: DiskId,
+    record: &DiskRecord,
+    (spaces, troubles): (&Spaces, &HealthIssues),
+) -> Option<Disk> {
     let space = spaces.by_disk.get(&id).copied().unwrap_or_default();
     (record.state != DiskState::Removed).then(|| Disk {
         id: id.0,
@@ -346,8 +350,8 @@ fn pg_state(pg: &PgRecord, settings: &Settings) -> &'static str {
 }
 
 /// Moves for balance, and their figures if there are any.
-fn rebalancing(map: &Topology, rooms: &Rooms) -> Rebalancing {
-    let seen = outlook(map, &rooms.lacking(), rebalance::MOVES_MAX);
+fn rebalancing(map: &Topology, disk_free_space: &DiskFreeSpace) -> Rebalancing {
+    let seen = outlook(map, &disk_free_space.lacking(), rebalance::MOVES_MAX);
     let (moving, left) = (seen.moving, seen.next.len());
     let moves = (moving + left > 0).then(|| rebalance::summary(&seen));
     let paused_ms = seen.paused_ms;

@@ -8,7 +8,7 @@ use larder_protocol::placement::{FailureDomains, MachineId};
 use larder_roles::managers::Managers;
 
 use super::RoleError;
-use super::beside::{self, managers};
+use super::admin_client::{self, managers};
 use super::servers::WEIGHT;
 use crate::args::TokenArgs;
 use crate::exit;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &TokenArgs) -> ExitCode {
 }
 
 fn ask(args: &TokenArgs) -> Result<String, RoleError> {
-    let config = beside::config(&args.config)?;
+    let config = admin_client::config(&args.config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RoleError::System)?.block_on(async {
         let managers = managers(&config).await?;

@@ -16,8 +16,8 @@ use super::layout::{Layout, PartPlace, PartRole};
 use super::{DevError, file_error};
 use crate::args::DevClusterArgs;
 use crate::credentials::{self, Root};
-use crate::kind::{self, Held, Kind};
-use crate::private;
+use crate::kind::{self, Kind, LockedDirectory};
+use crate::private_file;
 
 /// File of the layout.
 const LAYOUT: &str = "cluster.toml";
@@ -59,7 +59,7 @@ struct Written<'a> {
 }
 
 /// Takes up the cluster in a directory, or makes one.
-pub(super) fn open_or_make(args: &DevClusterArgs) -> Result<(Layout, Held), DevError> {
+pub(super) fn open_or_make(args: &DevClusterArgs) -> Result<(Layout, LockedDirectory), DevError> {
     let (root, nodes) = (&args.dir, args.nodes.map(usize::from));
     let held = kind::bind(root, Kind::DevCluster)?;
     let root = &root.canonicalize().map_err(|source| file_error(root, source))?;
@@ -101,7 +101,7 @@ pub(super) fn credentials(root: &Path) -> Result<Root, DevError> {
 
 /// Removes the nodes of a cluster that was not made whole. Of one in which a process has run nothing is removed.
 fn clear(root: &Path) -> Result<(), DevError> {
-    let nodes = private::entries(root).map_err(|source| file_error(root, source))?;
+    let nodes = private_file::entries(root).map_err(|source| file_error(root, source))?;
     let is_node = |dir: &&PathBuf| {
         let name = dir.file_name().and_then(|name| name.to_str());
         let number = name.and_then(|name| name.strip_prefix("node-"));
@@ -110,11 +110,11 @@ fn clear(root: &Path) -> Result<(), DevError> {
     let nodes: Vec<_> = nodes.iter().filter(is_node).collect();
     for node in &nodes {
         let is_role = |name: &str| PartRole::ALL.iter().any(|role| role.name() == name);
-        let mut foreign = private::first_other(node, is_role);
+        let mut foreign = private_file::first_other(node, is_role);
         for role in PartRole::ALL {
             let dir = node.join(role.name());
             foreign = foreign.and_then(|found| match found {
-                None => private::first_other(&dir, |name| BEFORE_MADE.contains(&name)),
+                None => private_file::first_other(&dir, |name| BEFORE_MADE.contains(&name)),
                 found => Ok(found),
             });
         }
@@ -179,11 +179,11 @@ fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result
         let text = toml::to_string(&written).map_err(|error| DevError::Found(error.to_string()))?;
         let file = part.dir.join(CONFIGURATION);
         fs::create_dir_all(&part.dir).map_err(|source| file_error(&part.dir, source))?;
-        private::write(&file, &text).map_err(|source| file_error(&file, source))?;
+        private_file::write(&file, &text).map_err(|source| file_error(&file, source))?;
     }
     // Last: a directory without it was not made whole.
     let text = toml::to_string(&layout).map_err(|error| DevError::Found(error.to_string()))?;
-    private::write(path, &text).map_err(|source| file_error(path, source))?;
+    private_file::write(path, &text).map_err(|source| file_error(path, source))?;
     Ok(layout)
 }
 

@@ -21,11 +21,11 @@ use larder_types::ServerId;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::{Done, KeysError, Wanted, used};
+use super::{Done, KeysError, NewKeys, used};
 use crate::cluster::RoleConfig;
-use crate::cluster::beside::{connect, is_confirmed, managers, runtime};
+use crate::cluster::admin_client::{connect, is_confirmed, managers, runtime};
 use crate::credentials::{self, CredentialsError};
-use crate::private;
+use crate::private_file;
 
 /// Time that proxies have to take new keys, before the command says which have not.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Where new keys are kept.
-pub(super) enum Kept {
+pub(super) enum KeyPlace {
     /// This file of the machine, which its proxy writes once it takes them.
     ByProxy(PathBuf),
     /// This file of a development cluster.
@@ -48,7 +48,7 @@ pub(super) enum Kept {
 pub(super) struct Keeper {
     /// Of the manager here, or another server.
     pub(super) config: RoleConfig,
-    pub(super) kept: Kept,
+    pub(super) kept: KeyPlace,
     /// Directory as further commands are to name it, behind a space.
     pub(super) hint: String,
 }
@@ -106,7 +106,7 @@ impl Keeper {
 
     pub(super) fn rotate(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &NewKeys<'_>,
         current: Option<&Path>,
         into: Option<&Path>,
     ) -> Result<Done, KeysError> {
@@ -201,7 +201,7 @@ impl Keeper {
     /// The file that new keys are for; `None` where the operator has them in one.
     fn target(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &NewKeys<'_>,
         into: Option<&Path>,
     ) -> Result<Option<PathBuf>, KeysError> {
         match (into, &self.kept) {
@@ -210,15 +210,17 @@ impl Keeper {
                 into.display()
             ))),
             (Some(into), _) => Ok(Some(into.to_owned())),
-            (None, Kept::ByCommand(file)) => Ok(Some(file.clone())),
+            (None, KeyPlace::ByCommand(file)) => Ok(Some(file.clone())),
             (None, _) if wanted.keys.is_some() => Ok(None),
-            (None, Kept::ByProxy(file)) if file.is_symlink() => Err(KeysError::NotDone(format!(
-                "{} is a link, whose file somebody else keeps: name a file for the new keys with --into FILE, or give \
+            (None, KeyPlace::ByProxy(file)) if file.is_symlink() => {
+                Err(KeysError::NotDone(format!(
+                    "{} is a link, whose file somebody else keeps: name a file for the new keys with --into FILE, or give \
                  them with --keys FILE. Nothing was changed",
-                file.display()
-            ))),
-            (None, Kept::ByProxy(file)) => Ok(Some(file.clone())),
-            (None, Kept::Elsewhere) => Err(KeysError::Usage(
+                    file.display()
+                )))
+            }
+            (None, KeyPlace::ByProxy(file)) => Ok(Some(file.clone())),
+            (None, KeyPlace::Elsewhere) => Err(KeysError::Usage(
                 "name a file for the new keys with --into FILE, or give them with --keys FILE"
                     .to_owned(),
             )),
@@ -229,7 +231,7 @@ impl Keeper {
     fn kept(
         &self,
         map: &Topology,
-        wanted: &Wanted<'_>,
+        wanted: &NewKeys<'_>,
         (current, proxies): (Option<&Path>, &Proxies),
     ) -> Result<Keep, KeysError> {
         if map.root.is_some() && current.is_some() {
@@ -245,8 +247,8 @@ impl Keeper {
         }
         let file = match (current, &self.kept) {
             (Some(file), _) => file,
-            (None, Kept::ByProxy(file) | Kept::ByCommand(file)) => file.as_path(),
-            (None, Kept::Elsewhere) => {
+            (None, KeyPlace::ByProxy(file) | KeyPlace::ByCommand(file)) => file.as_path(),
+            (None, KeyPlace::Elsewhere) => {
                 return Err(KeysError::Usage(
                     "the managers do not know the present keys yet: name the file with --current FILE \
                      (credentials.toml of a proxy), or have them refused with --at-once"
@@ -278,7 +280,7 @@ impl Keeper {
         let Some(draft) = draft else { return (None, true) };
         let both_in = |file: &Path| Some(format!("both of its keys are in {}", file.display()));
         let file = draft.file.clone();
-        let is_by_proxy = matches!(&self.kept, Kept::ByProxy(own) if *own == file);
+        let is_by_proxy = matches!(&self.kept, KeyPlace::ByProxy(own) if *own == file);
         if !is_by_proxy {
             return match draft.keep() {
                 Ok(file) => (both_in(&file), true),
@@ -465,7 +467,7 @@ impl Draft {
                 self.file.display()
             ));
         }
-        if let Err(error) = private::sync_above(&self.file) {
+        if let Err(error) = private_file::sync_above(&self.file) {
             return Err(format!(
                 "both of its keys are in {}, which a power cut may take back: {error}",
                 self.file.display()

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use larder_s3::Credentials;
 
 use crate::args::KeysCommand;
-use crate::cluster::{RoleError, beside};
+use crate::cluster::{RoleError, admin_client};
 use crate::credentials::{self, CredentialsError};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
@@ -47,14 +47,14 @@ impl KeysError {
 }
 
 /// The keys that a rotation makes current.
-struct Wanted<'a> {
+struct NewKeys<'a> {
     /// A file with them; they are drawn without one.
     keys: Option<&'a Path>,
     /// Those before are refused as soon as they are replaced.
     at_once: bool,
 }
 
-impl Wanted<'_> {
+impl NewKeys<'_> {
     fn made(&self) -> Result<Credentials, CredentialsError> {
         self.keys.map_or_else(|| Ok(credentials::drawn()), credentials::read_given)
     }
@@ -94,9 +94,9 @@ enum Keeper {
 
 fn keeper(dir: Option<&Path>, config: Option<&Path>) -> Result<Keeper, KeysError> {
     let Some(dir) = dir else {
-        let config = beside::config(config.unwrap_or(Path::new("")));
+        let config = admin_client::config(config.unwrap_or(Path::new("")));
         let config = config.map_err(RoleError::from)?;
-        let kept = cluster::Kept::Elsewhere;
+        let kept = cluster::KeyPlace::Elsewhere;
         return Ok(Keeper::Cluster(Box::new(cluster::Keeper {
             config,
             kept,
@@ -105,14 +105,14 @@ fn keeper(dir: Option<&Path>, config: Option<&Path>) -> Result<Keeper, KeysError
     };
     let (file, hint) = (dir.join(credentials::FILE), format!(" {}", dir.display()));
     let of = |path: &Path, kept| {
-        let config = beside::config(path).map_err(RoleError::from)?;
+        let config = admin_client::config(path).map_err(RoleError::from)?;
         Ok(Keeper::Cluster(Box::new(cluster::Keeper { config, kept, hint })))
     };
     match kind::found(dir)? {
         Some(Kind::Store) => Ok(Keeper::Store(dir.to_owned())),
-        Some(Kind::Machine) => of(dir, cluster::Kept::ByProxy(file)),
+        Some(Kind::Machine) => of(dir, cluster::KeyPlace::ByProxy(file)),
         Some(Kind::DevCluster) => {
-            of(&dir.join("node-1/manager/role.toml"), cluster::Kept::ByCommand(file))
+            of(&dir.join("node-1/manager/role.toml"), cluster::KeyPlace::ByCommand(file))
         }
         Some(Kind::Worker) => Err(KeysError::Usage(format!(
             "{0} is the directory of a pack worker, whose keys are rotated by hand: stop it, change {0}/{1}, start it",
@@ -137,7 +137,7 @@ fn carried_out(command: &KeysCommand) -> Result<Done, KeysError> {
             Keeper::Cluster(keeper) => keeper.status(),
         },
         KeysCommand::Rotate { of, keys, at_once, current, into } => {
-            let wanted = Wanted { keys: keys.as_deref(), at_once: *at_once };
+            let wanted = NewKeys { keys: keys.as_deref(), at_once: *at_once };
             match keeper(of.dir.as_deref(), of.config.as_deref())? {
                 Keeper::Store(_) if current.is_some() || into.is_some() => {
                     Err(KeysError::Usage(

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::{Done, KeysError, Wanted, used};
+use super::{Done, KeysError, NewKeys, used};
 use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind};
-use crate::root_keys::KeysNow;
-use crate::store_status::{Asked, ask_keys};
+use crate::root_keys::KeysStatus;
+use crate::store_status::{SocketRequest, ask_keys};
 
 /// Time that another command has to end.
 const LOCKED_WITHIN: Duration = Duration::from_secs(15);
@@ -27,7 +27,7 @@ struct Locked<'a> {
     path: PathBuf,
     root: Root,
     /// `None` if no process serves the store.
-    now: Option<KeysNow>,
+    now: Option<KeysStatus>,
     /// Lines about an earlier command.
     told: Vec<String>,
     _lock: File,
@@ -76,8 +76,8 @@ impl<'a> Locked<'a> {
     }
 
     /// Has the process take what the file has.
-    fn read_anew(&self) -> Result<Option<KeysNow>, KeysError> {
-        ask_keys(self.dir, Asked::ReadAnew).map_err(|error| {
+    fn read_anew(&self) -> Result<Option<KeysStatus>, KeysError> {
+        ask_keys(self.dir, SocketRequest::ReadAnew).map_err(|error| {
             KeysError::NotDone(format!(
                 "the file has changed, and the running server may not have taken it: {error}. Run `larder keys status \
                  {}`, or restart it",
@@ -91,7 +91,7 @@ impl<'a> Locked<'a> {
         &self,
         keys: &larder_s3::Credentials,
         previous: Option<&larder_s3::Credentials>,
-    ) -> Result<Option<KeysNow>, KeysError> {
+    ) -> Result<Option<KeysStatus>, KeysError> {
         let failed =
             |source| CredentialsError::File { path: self.path.display().to_string(), source };
         credentials::write(&self.path, keys, previous).map_err(failed)?;
@@ -140,14 +140,14 @@ fn is_larders(path: &Path) -> Result<(), KeysError> {
 }
 
 /// Keys that the process takes; `None` if no process runs.
-fn now(dir: &Path) -> Result<Option<KeysNow>, KeysError> {
-    let asked = ask_keys(dir, Asked::Now);
+fn now(dir: &Path) -> Result<Option<KeysStatus>, KeysError> {
+    let asked = ask_keys(dir, SocketRequest::Now);
     asked.map_err(|error| KeysError::NotDone(format!("nothing was changed: {error}")))
 }
 
-fn refuse_if_fixed(now: Option<&KeysNow>) -> Result<(), KeysError> {
+fn refuse_if_fixed(now: Option<&KeysStatus>) -> Result<(), KeysError> {
     match now {
-        Some(KeysNow { is_fixed: true, .. }) => Err(KeysError::NotDone(format!(
+        Some(KeysStatus { is_fixed: true, .. }) => Err(KeysError::NotDone(format!(
             "the server has root's keys from its environment: change {} and {}, then restart it. Nothing was changed",
             credentials::ACCESS_VARIABLE,
             credentials::SECRET_VARIABLE
@@ -156,7 +156,7 @@ fn refuse_if_fixed(now: Option<&KeysNow>) -> Result<(), KeysError> {
     }
 }
 
-pub(super) fn rotate(dir: &Path, wanted: &Wanted<'_>) -> Result<Done, KeysError> {
+pub(super) fn rotate(dir: &Path, wanted: &NewKeys<'_>) -> Result<Done, KeysError> {
     let mut file = Locked::open(dir)?;
     file.settle(wanted.at_once)?;
     if file.root.previous.is_some() && !wanted.at_once {
@@ -207,7 +207,7 @@ pub(super) fn retire(dir: &Path, yes: bool) -> Result<Done, KeysError> {
         lines.push("nothing to do: one pair of keys is taken".to_owned());
         return Ok(Done::all(lines));
     };
-    let use_of = |now: &KeysNow| used(now.previous_requests, now.previous_last_s);
+    let use_of = |now: &KeysStatus| used(now.previous_requests, now.previous_last_s);
     lines.push(file.now.as_ref().map_or("no server runs".to_owned(), use_of));
     let access_key = &previous.access_key;
     if !yes {

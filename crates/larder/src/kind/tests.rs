@@ -8,7 +8,7 @@ use clap::Parser;
 
 use super::*;
 use crate::args::{Command, Program};
-use crate::cluster::{self, beside};
+use crate::cluster::{self, admin_client};
 
 const ALL: [Kind; 8] = [
     Kind::Store,
@@ -115,7 +115,7 @@ fn an_operators_command_refuses_a_store() {
     let dir = tempfile::tempdir().unwrap();
     unmarked(Kind::Store, dir.path());
     let before = contents(dir.path());
-    let error = beside::config(dir.path()).unwrap_err().to_string();
+    let error = admin_client::config(dir.path()).unwrap_err().to_string();
     assert!(error.contains("the store of a single node"), "{error}");
     assert!(contents(dir.path()) == before);
 }
@@ -347,7 +347,7 @@ fn a_marker_that_cannot_be_read_says_what_to_do() {
 fn an_operators_command_on_a_development_cluster_names_a_configuration() {
     let dir = tempfile::tempdir().unwrap();
     unmarked(Kind::DevCluster, dir.path());
-    let error = beside::config(dir.path()).unwrap_err().to_string();
+    let error = admin_client::config(dir.path()).unwrap_err().to_string();
     assert!(error.contains("node-1/manager/role.toml"), "{error}");
 }
 

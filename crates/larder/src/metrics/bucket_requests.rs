@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use larder_s3::Ended;
+use larder_s3::FinishedRequest;
 use larder_types::BucketName;
 use parking_lot::RwLock;
 
@@ -82,7 +82,7 @@ pub(super) struct BucketRequests {
 }
 
 impl BucketRequests {
-    pub(super) fn note(&self, ended: &Ended<'_>) {
+    pub(super) fn note(&self, ended: &FinishedRequest<'_>) {
         if ended.user.is_none() || ended.client().is_none() {
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_identity::Role;
-use larder_net::{Metrics, Refused, RoundTrips, Stands, Traffic};
+use larder_net::{ConnectionSide, Metrics, Refused, RoundTrips, Traffic};
 
 use super::{write_counter, write_gauge};
 
@@ -53,7 +53,7 @@ fn by_service(of: &[Arc<Metrics>], out: &mut String) -> std::fmt::Result {
     writeln!(out, "# HELP {name} Bytes of frames with servers, by the service that is spoken.")?;
     writeln!(out, "# TYPE {name} counter")?;
     for service in Role::OF_CLUSTERS {
-        for stands in Stands::ALL {
+        for stands in ConnectionSide::ALL {
             let all = |bytes: fn(&Traffic) -> u64| -> u64 {
                 of.iter().map(|of| bytes(of.traffic(service, stands))).sum()
             };

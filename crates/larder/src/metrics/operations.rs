@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_roles::breakdown::{BySize, ClientOps, DiskOps, Sum};
 use larder_roles::meta::MetaRequests;
 use larder_roles::quorum::ManagerRequests;
-use larder_s3::Moved;
+use larder_s3::BytesMoved;
 
 /// A count of each class by size: its name without prefix, its help, and how it is read.
 type OfSize = (&'static str, &'static str, fn(&Sum) -> f64);
@@ -40,11 +40,11 @@ const OF_QUEUE: [OfSize; 2] = [
 const QUEUED: [&str; 3] = ["read", "read_copy", "verify"];
 
 /// Counts what a request of a client moved.
-pub(super) fn note(ops: &ClientOps, moved: Moved, took: Duration) {
+pub(super) fn note(ops: &ClientOps, moved: BytesMoved, took: Duration) {
     let (kind, bytes) = match moved {
-        Moved::Read(bytes) => (&ops.read, bytes),
-        Moved::Written(bytes) => (&ops.write, bytes),
-        Moved::Appended(bytes) => (&ops.append, bytes),
+        BytesMoved::Read(bytes) => (&ops.read, bytes),
+        BytesMoved::Written(bytes) => (&ops.write, bytes),
+        BytesMoved::Appended(bytes) => (&ops.append, bytes),
     };
     kind.note(bytes);
     kind.note_time(bytes, 0, took.as_micros() as u64);
@@ -123,10 +123,10 @@ mod tests {
     fn an_operation_of_a_client_is_in_its_cell_and_in_no_other() {
         let ops = ClientOps::default();
         let took = Duration::from_millis(250);
-        note(&ops, Moved::Read(0), took);
-        note(&ops, Moved::Written(1023), took);
-        note(&ops, Moved::Written(1024), took);
-        note(&ops, Moved::Appended(1 << 20), took);
+        note(&ops, BytesMoved::Read(0), took);
+        note(&ops, BytesMoved::Written(1023), took);
+        note(&ops, BytesMoved::Written(1024), took);
+        note(&ops, BytesMoved::Appended(1 << 20), took);
         let seen = samples(|out| of_clients(&ops, out));
         let cell = |kind, size| format!("{{kind=\"{kind}\",size=\"{size}\"}}");
         let (none, small) = (cell("read", "0"), cell("write", "1B..1K"));

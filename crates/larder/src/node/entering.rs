@@ -13,7 +13,7 @@ use larder_protocol::manager::state::ServerRole;
 use larder_roles::node::{ROLES, role_name};
 
 use super::{NodeError, kind};
-use crate::private;
+use crate::private_file;
 
 /// The file.
 const NOTE: &str = "entering";
@@ -44,7 +44,7 @@ pub(super) fn check(dir: &Path) -> Result<(), NodeError> {
             let is_log = role == ServerRole::Manager && name == QUORUM_DIR;
             was_entering && (is_log || BEFORE_ENTERED.contains(&name))
         };
-        let foreign = private::first_other(&role_dir, is_left_over);
+        let foreign = private_file::first_other(&role_dir, is_left_over);
         if let Some(found) = foreign.map_err(|source| NodeError::file(&role_dir, source))? {
             let (dir, found) = (dir.display().to_string(), found.display().to_string());
             return Err(NodeError::NoRecord { dir, found });
@@ -58,7 +58,7 @@ pub(super) fn check(dir: &Path) -> Result<(), NodeError> {
 pub(super) fn begin(dir: &Path) -> Result<(), NodeError> {
     check(dir)?;
     let note = note(dir);
-    private::write(&note, TEXT).map_err(|source| NodeError::file(&note, source))?;
+    private_file::write(&note, TEXT).map_err(|source| NodeError::file(&note, source))?;
     for role in ROLES {
         let role_dir = dir.join(role_name(role));
         match fs::remove_dir_all(&role_dir) {
@@ -74,7 +74,7 @@ pub(super) fn begin(dir: &Path) -> Result<(), NodeError> {
 /// Removes the note of a machine that has its record, or that was refused before it had anything.
 pub(super) fn end(dir: &Path) -> Result<(), NodeError> {
     let note = note(dir);
-    match fs::remove_file(&note).and_then(|()| private::sync_above(&note)) {
+    match fs::remove_file(&note).and_then(|()| private_file::sync_above(&note)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(NodeError::file(&note, error)),
         Ok(()) | Err(_) => Ok(()),
     }

@@ -12,7 +12,7 @@
 
 mod entering;
 mod error;
-mod me;
+mod own_name;
 mod run;
 pub(crate) mod secret;
 mod watch;
@@ -35,10 +35,10 @@ use crate::cluster::record::Record;
 use crate::cluster::{Stop, settings};
 use crate::config::{Config, check_device};
 use crate::credentials::CredentialsError;
-use crate::kind::{self, Held, Kind};
-use crate::leaving::Leaving;
+use crate::kind::{self, Kind, LockedDirectory};
 use crate::metrics::{Metrics, serve_metrics};
 use crate::serving::{bind, check_face, metrics_listener};
+use crate::shutdown_notice::ShutdownNotice;
 use crate::{announce, credentials};
 pub(crate) use error::NodeError;
 
@@ -46,7 +46,7 @@ pub(crate) use error::NodeError;
 pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     kind::check(dir, Kind::Machine)?;
     let record = Record::load(dir)?;
-    let name = me::found_out(config, record.as_ref())?;
+    let name = own_name::found_out(config, record.as_ref())?;
     check_face(&config.face())?;
     if record.is_none() {
         check_new(dir, config, &name)?;
@@ -66,7 +66,7 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
 
 /// The name of this machine in its cluster, as a start finds it out. Changes nothing.
 pub(crate) fn whoami(dir: &Path, config: &Config) -> Result<String, NodeError> {
-    me::found_out(config, Record::load(dir)?.as_ref())
+    own_name::found_out(config, Record::load(dir)?.as_ref())
 }
 
 /// The servers of a machine and their directories, the manager first, if this is the directory of one.
@@ -103,7 +103,7 @@ fn secret_of(config: &Config) -> Result<PeerSecret, NodeError> {
 /// A directory that this process has taken.
 struct Taken {
     _lock: FileLock,
-    _held: Held,
+    _held: LockedDirectory,
 }
 
 /// Takes the directory for this process.
@@ -127,7 +127,7 @@ async fn serve(
     accesses: &OnceCell<Arc<AccessLog>>,
 ) -> Result<(), NodeError> {
     let metrics = Arc::new(Metrics::of_none());
-    let leaving = Leaving::new(config.stop_notice, metrics.clone());
+    let leaving = ShutdownNotice::new(config.stop_notice, metrics.clone());
     let mut stop = Stop::new(None, leaving)?;
     // A directory that is refused opens no port, and one whose ports are taken is left as it was.
     *taken = Some(take_up(dir)?);

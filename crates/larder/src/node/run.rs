@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use super::{NodeError, secret};
 use crate::cluster::record::Record;
-use crate::cluster::{self, Around, Greeted, Greeter, RoleConfig, RoleError, Stop};
+use crate::cluster::{self, OnStarted, RoleConfig, RoleContext, RoleError, StartedRole, Stop};
 use crate::config::Config;
 use crate::credentials;
 use crate::metrics::Metrics;
@@ -63,11 +63,11 @@ pub(super) async fn until_told(machine: Machine<'_>, mut stop: Stop) -> Result<(
     for role in machine.roles() {
         let (tell, told) = watch::channel(false);
         stops.insert(role, tell);
-        let greeter = machine.greeter(role, secret.clone())?;
+        let on_started = machine.on_started(role, secret.clone())?;
         let (house, metrics) = ((machine.port.clone(), colocated.clone()), machine.metrics.clone());
-        let around = Around::shared(Stop::when(told), house, metrics, greeter);
+        let context = RoleContext::shared(Stop::when(told), house, metrics, on_started);
         let config = machine.role(role);
-        running.spawn(async move { (role, cluster::serve(role, config, around).await) });
+        running.spawn(async move { (role, cluster::serve(role, config, context).await) });
     }
     let outcome = loop {
         tokio::select! {
@@ -188,13 +188,13 @@ impl Machine<'_> {
         }
     }
 
-    /// The work to begin once a role has begun. The manager answers machines that knock, or, without one, they are told
+    /// The work to begin once a role has begun. The manager answers machines that ask to be let in, or, without one, they are told
     /// where managers are. The proxy watches the map.
-    fn greeter(
+    fn on_started(
         &self,
         role: ServerRole,
         secret: Option<PeerSecret>,
-    ) -> Result<Option<Greeter>, NodeError> {
+    ) -> Result<Option<OnStarted>, NodeError> {
         let port = self.port.clone();
         let answer = move |admission| {
             if let Some(secret) = secret
@@ -223,7 +223,7 @@ impl Machine<'_> {
                 let root = Box::new(root);
                 let life = self.config.certificate_life.0;
                 Ok(Some(Box::new(move |greeted| {
-                    if let Greeted::Manager(manager) = greeted {
+                    if let StartedRole::Manager(manager) = greeted {
                         answer(Admission::of(manager, root, life));
                     }
                 })))
@@ -232,7 +232,7 @@ impl Machine<'_> {
                 let manages = self.roles().any(|role| role == ServerRole::Manager);
                 let watch = super::watch::Watch::new(self.dir, &self.config.peers, &self.record);
                 Ok(Some(Box::new(move |greeted| {
-                    if let Greeted::Member(managers) = greeted {
+                    if let StartedRole::Member(managers) = greeted {
                         if !manages {
                             answer(Admission::Elsewhere(managers.clone()));
                         }

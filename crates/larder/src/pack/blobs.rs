@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use larder_pack::blob::BlobFile;
-use larder_pack::{Change, Content, Entry, PackError, Place, Within};
+use larder_pack::{Change, Container, Content, Entry, PackError, Place};
 use larder_types::{Metax, ObjectKey, UploadId};
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ fn show(path: &Path, verify: bool) -> Result<u64, PackError> {
     let (trailer, head) = (blob.trailer(), blob.head());
     let mut out = io::BufWriter::new(io::stdout().lock());
     let first = json!({
-        "worker": trailer.id.worker.0, "blob": trailer.id.seq, "bundle": trailer.lot.nth(), "created_ms": head.created_ms,
+        "worker": trailer.id.worker.0, "blob": trailer.id.seq, "bundle": trailer.unit.nth(), "created_ms": head.created_ms,
         "body_bytes": trailer.footer_offset, "footer_bytes": trailer.footer_bytes,
         "entries": head.entries,
     });
@@ -79,7 +79,7 @@ fn show(path: &Path, verify: bool) -> Result<u64, PackError> {
     let mut bad = 0;
     for entry in blob.entries()? {
         let mut line = described(&blob, &entry);
-        let here = entry.change.place().filter(|place| place.end_in(trailer.within()).is_some());
+        let here = entry.change.place().filter(|place| place.end_in(trailer.container()).is_some());
         if let (true, Some(place)) = (verify, here) {
             let sound = blob.read(place).is_ok();
             bad += u64::from(!sound);
@@ -161,8 +161,8 @@ fn part(upload: UploadId, number: u16, metax: &Metax, place: &Place) -> Value {
 
 fn add_place(line: &mut Value, place: &Place) {
     line["offset"] = json!(place.offset);
-    line["within"] = match place.within {
-        Within::Blob(blob) => json!({ "worker": blob.worker.0, "blob": blob.seq }),
-        Within::Own(own) => json!({ "object": own.path() }),
+    line["within"] = match place.container {
+        Container::Blob(blob) => json!({ "worker": blob.worker.0, "blob": blob.seq }),
+        Container::Own(own) => json!({ "object": own.path() }),
     };
 }

@@ -22,12 +22,12 @@ use crate::access_log::{self, AccessLog};
 use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
 use crate::config::{self, Config, LogFormat, Notice};
 use crate::kind::{self, Kind};
-use crate::leaving::Leaving;
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::serving::{
     ServingError, bind, check_face, metrics_listener, serve_until_told, server_of, told_to_stop,
     unless_fatal,
 };
+use crate::shutdown_notice::ShutdownNotice;
 use crate::{announce, credentials, exit, logging};
 
 use error::WorkerError;
@@ -294,7 +294,7 @@ async fn listen_and_serve(
     };
     let Some(listener) = bound.s3 else {
         // Nobody asks if it serves.
-        let leaving = Leaving::new(Notice::default(), metrics);
+        let leaving = ShutdownNotice::new(Notice::default(), metrics);
         return Ok(unless_fatal(told_to_stop(packer.fatal(), leaving)?, packer.fatal()).await?);
     };
     let file = args.dir.join(credentials::FILE);
@@ -305,7 +305,7 @@ async fn listen_and_serve(
     let service = S3Service::new(packer.clone(), root.keys.clone(), options);
     let service = service.map_err(ServingError::from)?;
     let service = service.beside(Arc::new(workers::OtherWorkers(packer.clone())));
-    let leaving = Leaving::new(bound.notice, metrics.clone());
+    let leaving = ShutdownNotice::new(bound.notice, metrics.clone());
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());
     announce::serves(addr, metrics_addr, &root, &region, &args.dir);

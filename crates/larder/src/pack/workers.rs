@@ -8,7 +8,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use larder_objects::ObjectError;
 use larder_pack::{HandedBody, Packer};
-use larder_s3::{Inbound, Neighbours, Server};
+use larder_s3::{Inbound, Server, UploadForwarder};
 use larder_types::UploadId;
 
 use crate::metrics::Metrics;
@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 /// The other workers of a packed store's bucket; nobody, if it is not shared.
 pub(super) struct OtherWorkers(pub(super) Arc<Packer>);
 
-impl Neighbours for OtherWorkers {
+impl UploadForwarder for OtherWorkers {
     fn have(&self, upload: UploadId) -> bool {
         self.0.is_of_another(upload)
     }
@@ -34,6 +34,6 @@ impl Neighbours for OtherWorkers {
 pub(super) fn answer_them(packer: &Packer, server: Server<Metrics>) {
     packer.answer_handed_on(Box::new(move |request| {
         let server = server.clone();
-        async move { server.answer_neighbour(request).await.map(HandedBody::new) }.boxed()
+        async move { server.answer_forwarded(request).await.map(HandedBody::new) }.boxed()
     }));
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{RegionError, live_members, managers};
 use crate::args::region::{BucketArgs, Scope};
-use crate::cluster::{RoleError, beside};
+use crate::cluster::{RoleError, admin_client};
 use crate::exit;
 use crate::kind::{self, Kind};
 
@@ -141,17 +141,17 @@ fn set_of_cluster(
     bucket: &BucketName,
     is_local: Option<bool>,
 ) -> Result<Sharing, RoleError> {
-    let config = beside::config(dir)?;
+    let config = admin_client::config(dir)?;
     let no_such = || RoleError::Named(format!("there is no bucket {:?}", bucket.as_str()));
-    beside::runtime()?.block_on(async {
-        let managers = beside::managers(&config).await?;
+    admin_client::runtime()?.block_on(async {
+        let managers = admin_client::managers(&config).await?;
         let now = || managers.map().buckets.get(bucket).cloned();
         let Some(is_local) = is_local else {
             return now().map(|record| record.sharing).ok_or_else(no_such);
         };
         let created_ms = UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
         let command = Command::SetLocal(bucket.clone(), is_local, created_ms);
-        let set = match beside::agreed(&managers, command).await? {
+        let set = match admin_client::agreed(&managers, command).await? {
             Ok(Outcome::Bucket(record)) => *record,
             Ok(_) => now().ok_or_else(no_such)?,
             Err(Refusal::NoSuchBucket) => return Err(no_such()),

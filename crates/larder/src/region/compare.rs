@@ -12,7 +12,7 @@ use larder_bench::client::{Client, Endpoint, Target};
 use larder_bench::sign::{Credentials, encode_value};
 use larder_types::BucketName;
 
-use super::drill::{REQUEST_MAX, SiteError};
+use super::drill::{REQUEST_MAX, RegionAccessError};
 use crate::args::region::{CompareArgs, Named};
 
 /// Keys of a page. Their text fits an answer, however long they are.
@@ -69,7 +69,11 @@ impl Counts {
 }
 
 impl Listing {
-    fn of(store: &Named, bucket: BucketName, credentials: &Credentials) -> Result<Self, SiteError> {
+    fn of(
+        store: &Named,
+        bucket: BucketName,
+        credentials: &Credentials,
+    ) -> Result<Self, RegionAccessError> {
         let client = client(store, bucket, credentials)?;
         Ok(Self {
             store: store.name.clone(),
@@ -79,14 +83,14 @@ impl Listing {
         })
     }
 
-    async fn peek(&mut self) -> Result<Option<&Listed>, SiteError> {
+    async fn peek(&mut self) -> Result<Option<&Listed>, RegionAccessError> {
         while self.page.is_empty()
             && let Some(token) = self.next.take()
         {
             let text = self.client.query_bucket(&token_query(&token)).await;
             let read =
                 text.and_then(|text| page_of(&text).ok_or(CallError::Wrong("it is no list")));
-            let read = read.map_err(|error| SiteError::call(&self.store, "a list", error));
+            let read = read.map_err(|error| RegionAccessError::call(&self.store, "a list", error));
             let (page, next) = read?;
             self.page.extend(page);
             self.next = next;
@@ -94,7 +98,7 @@ impl Listing {
         Ok(self.page.front())
     }
 
-    async fn count(&mut self) -> Result<u64, SiteError> {
+    async fn count(&mut self) -> Result<u64, RegionAccessError> {
         let mut count = 0;
         while self.peek().await?.is_some() {
             count += self.page.drain(..).count() as u64;
@@ -157,7 +161,7 @@ fn client(
     store: &Named,
     bucket: BucketName,
     credentials: &Credentials,
-) -> Result<Client, SiteError> {
+) -> Result<Client, RegionAccessError> {
     let (endpoint, credentials) = (Endpoint::resolve(&store.url)?, credentials.clone());
     let target = Target { endpoint, bucket, credentials, sign_payload: true, timeout: REQUEST_MAX };
     Ok(Client::new(Arc::new(target)))
@@ -167,20 +171,20 @@ fn client(
 async fn buckets(
     store: &Named,
     credentials: &Credentials,
-) -> Result<BTreeSet<BucketName>, SiteError> {
+) -> Result<BTreeSet<BucketName>, RegionAccessError> {
     let any = BucketName::new("any").expect("a name");
     let listed = client(store, any, credentials)?.query_service().await;
-    let text =
-        listed.map_err(|error| SiteError::call(&store.name, "the list of buckets", error))?;
+    let text = listed
+        .map_err(|error| RegionAccessError::call(&store.name, "the list of buckets", error))?;
     let names = text.split("<Name>").skip(1).filter_map(|rest| rest.split_once("</Name>"));
     Ok(names.filter_map(|(name, _)| BucketName::new(name).ok()).collect())
 }
 
 /// Compares two stores, and prints what it sees. True if no key has two contents.
-pub(crate) async fn compare(args: &CompareArgs) -> Result<bool, SiteError> {
+pub(crate) async fn compare(args: &CompareArgs) -> Result<bool, RegionAccessError> {
     let [one, other] = &args.stores[..] else { unreachable!("there are two") };
     if one.name == other.name {
-        return Err(SiteError::Twice(one.name.clone()));
+        return Err(RegionAccessError::Twice(one.name.clone()));
     }
     let credentials = Credentials::from_env()?;
     let (first, second) = (buckets(one, &credentials).await?, buckets(other, &credentials).await?);
@@ -214,7 +218,7 @@ pub(crate) async fn compare(args: &CompareArgs) -> Result<bool, SiteError> {
 async fn merged(
     [mut one, mut other]: [Listing; 2],
     keys_max: usize,
-) -> Result<(Counts, Vec<String>), SiteError> {
+) -> Result<(Counts, Vec<String>), RegionAccessError> {
     let (mut counts, mut keys) = (Counts::default(), Vec::new());
     loop {
         let (first, second) = (one.peek().await?, other.peek().await?);

@@ -28,7 +28,7 @@ const OBJECT_BYTES: u64 = 100_000;
 
 /// Failure of a command that works through S3 endpoints of regions.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SiteError {
+pub(crate) enum RegionAccessError {
     #[error(transparent)]
     Bench(#[from] BenchError),
     #[error("two of the regions are called {0}: give each a name of its own")]
@@ -43,7 +43,7 @@ pub(crate) enum SiteError {
     Late { region: String, what: String, seconds: u64 },
 }
 
-impl SiteError {
+impl RegionAccessError {
     pub(super) fn call(region: &str, what: &str, error: CallError) -> Self {
         Self::Call { region: region.to_owned(), what: what.to_owned(), error }
     }
@@ -60,7 +60,7 @@ fn lasts(error: &CallError) -> bool {
 }
 
 /// A region that is drilled.
-struct Site {
+struct DrillRegion {
     name: String,
     client: Client,
 }
@@ -82,18 +82,18 @@ impl fmt::Display for Shows {
     }
 }
 
-impl Site {
-    fn failed(&self, what: impl Into<String>) -> impl FnOnce(CallError) -> SiteError {
+impl DrillRegion {
+    fn failed(&self, what: impl Into<String>) -> impl FnOnce(CallError) -> RegionAccessError {
         let (region, what) = (self.name.clone(), what.into());
-        move |error| SiteError::Call { region, what, error }
+        move |error| RegionAccessError::Call { region, what, error }
     }
 
-    async fn put(&mut self, key: &str, content: &'static str) -> Result<(), SiteError> {
+    async fn put(&mut self, key: &str, content: &'static str) -> Result<(), RegionAccessError> {
         let put = self.client.put(key, Content::new(content, OBJECT_BYTES)).await;
         put.map_err(self.failed(format!("put of {key}")))
     }
 
-    async fn delete(&mut self, key: &str) -> Result<(), SiteError> {
+    async fn delete(&mut self, key: &str) -> Result<(), RegionAccessError> {
         self.client.delete(key).await.map_err(self.failed(format!("deletion of {key}")))
     }
 
@@ -120,7 +120,12 @@ impl Site {
     }
 
     /// Waits until it shows a state of a key; a server that does not answer for a moment is asked again.
-    async fn until(&mut self, key: &str, what: Shows, seconds: u64) -> Result<(), SiteError> {
+    async fn until(
+        &mut self,
+        key: &str,
+        what: Shows,
+        seconds: u64,
+    ) -> Result<(), RegionAccessError> {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         loop {
             match self.shows(key, what).await {
@@ -133,14 +138,14 @@ impl Site {
                 Ok(false) | Err(_) if Instant::now() < deadline => sleep(LOOK_INTERVAL).await,
                 Ok(false) | Err(_) => {
                     let (region, what) = (self.name.clone(), format!("that {key} {what}"));
-                    return Err(SiteError::Late { region, what, seconds });
+                    return Err(RegionAccessError::Late { region, what, seconds });
                 }
             }
         }
     }
 
     /// Waits until its server answers, or is stopped.
-    async fn answers(&mut self, wanted: bool, within: Duration) -> Result<(), SiteError> {
+    async fn answers(&mut self, wanted: bool, within: Duration) -> Result<(), RegionAccessError> {
         let deadline = Instant::now() + within;
         loop {
             let is_there = match self.client.query_bucket("list-type=2&max-keys=1").await {
@@ -158,7 +163,7 @@ impl Site {
             if Instant::now() >= deadline {
                 let what = if wanted { "that it answers" } else { "that it is stopped" };
                 let (region, seconds) = (self.name.clone(), within.as_secs());
-                return Err(SiteError::Late { region, what: what.to_owned(), seconds });
+                return Err(RegionAccessError::Late { region, what: what.to_owned(), seconds });
             }
             sleep(LOOK_INTERVAL).await;
         }
@@ -167,7 +172,7 @@ impl Site {
 
 /// The regions of a drill and the keys that it puts.
 struct Drill {
-    sites: Vec<Site>,
+    sites: Vec<DrillRegion>,
     seconds: u64,
     /// Prefix of the keys of this run.
     run: String,
@@ -175,16 +180,16 @@ struct Drill {
 }
 
 /// Runs a drill, and prints what it sees.
-pub(crate) async fn drill(args: &DrillArgs) -> Result<(), SiteError> {
+pub(crate) async fn drill(args: &DrillArgs) -> Result<(), RegionAccessError> {
     let names: BTreeSet<&str> = args.regions.iter().map(|region| region.name.as_str()).collect();
     if names.len() < args.regions.len() {
         let seen =
             |at: &usize| args.regions[..*at].iter().any(|it| it.name == args.regions[*at].name);
         let twice = (0..args.regions.len()).find(seen).unwrap_or_default();
-        return Err(SiteError::Twice(args.regions[twice].name.clone()));
+        return Err(RegionAccessError::Twice(args.regions[twice].name.clone()));
     }
     if let Some(away) = args.away.as_deref().filter(|away| !names.contains(away)) {
-        return Err(SiteError::NoSuch(away.to_owned()));
+        return Err(RegionAccessError::NoSuch(away.to_owned()));
     }
     let credentials = Credentials::from_env()?;
     let site = |region: &Named| {
@@ -192,7 +197,7 @@ pub(crate) async fn drill(args: &DrillArgs) -> Result<(), SiteError> {
         let (bucket, credentials) = (args.bucket.clone(), credentials.clone());
         let target =
             Target { endpoint, bucket, credentials, sign_payload: true, timeout: REQUEST_MAX };
-        Ok(Site { name: region.name.clone(), client: Client::new(Arc::new(target)) })
+        Ok(DrillRegion { name: region.name.clone(), client: Client::new(Arc::new(target)) })
     };
     let sites = args.regions.iter().map(site).collect::<Result<_, BenchError>>()?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -216,7 +221,7 @@ impl Drill {
         key
     }
 
-    async fn bucket(&mut self) -> Result<(), SiteError> {
+    async fn bucket(&mut self) -> Result<(), RegionAccessError> {
         let (within, begun) = (Duration::from_secs(self.seconds), Instant::now());
         let first = &mut self.sites[0];
         let made = first.client.create_bucket().await;
@@ -229,7 +234,7 @@ impl Drill {
     }
 
     /// Puts an object in each region, and waits until all others show it.
-    async fn objects(&mut self) -> Result<(), SiteError> {
+    async fn objects(&mut self) -> Result<(), RegionAccessError> {
         for at in 0..self.sites.len() {
             let key = self.key(&format!("of-{}", self.sites[at].name));
             self.sites[at].put(&key, "an object").await?;
@@ -241,7 +246,7 @@ impl Drill {
     }
 
     /// Changes a key in two regions, and waits each time until all show it.
-    async fn changes(&mut self) -> Result<(), SiteError> {
+    async fn changes(&mut self) -> Result<(), RegionAccessError> {
         let (key, last) = (self.key("shared"), self.sites.len() - 1);
         self.sites[0].put(&key, "the first version").await?;
         let first = Shows::Object("the first version");
@@ -254,10 +259,11 @@ impl Drill {
     }
 
     /// Has a region stopped, changes objects in another, and waits until the region shows that once it is back.
-    async fn without(&mut self, away: &str) -> Result<(), SiteError> {
+    async fn without(&mut self, away: &str) -> Result<(), RegionAccessError> {
         let people = PEOPLE_TIMES * Duration::from_secs(self.seconds);
         let at = self.sites.iter().position(|site| site.name == away);
-        let mut gone = self.sites.remove(at.ok_or_else(|| SiteError::NoSuch(away.to_owned()))?);
+        let mut gone =
+            self.sites.remove(at.ok_or_else(|| RegionAccessError::NoSuch(away.to_owned()))?);
         let (before, meanwhile) = (self.key("before"), self.key("meanwhile"));
         let (old, new) = (Shows::Object("put before"), Shows::Object("put meanwhile"));
         gone.put(&before, "put before").await?;
@@ -280,14 +286,19 @@ impl Drill {
     }
 
     /// Deletes what the drill has put.
-    async fn clean(&mut self) -> Result<(), SiteError> {
+    async fn clean(&mut self) -> Result<(), RegionAccessError> {
         for key in std::mem::take(&mut self.put) {
             self.sites[0].delete(&key).await?;
         }
         Ok(())
     }
 
-    async fn all_show(&mut self, what: &str, key: &str, shows: Shows) -> Result<(), SiteError> {
+    async fn all_show(
+        &mut self,
+        what: &str,
+        key: &str,
+        shows: Shows,
+    ) -> Result<(), RegionAccessError> {
         let (begun, mut times) = (Instant::now(), Vec::new());
         for site in &mut self.sites {
             site.until(key, shows, self.seconds).await?;

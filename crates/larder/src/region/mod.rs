@@ -100,7 +100,7 @@ enum RegionError {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
-    Drill(#[from] drill::SiteError),
+    Drill(#[from] drill::RegionAccessError),
     #[error("the system does not let the command run: {0}")]
     System(std::io::Error),
 }

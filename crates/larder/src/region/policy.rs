@@ -14,7 +14,7 @@ use larder_types::codec::decode;
 
 use super::{RegionError, live_members, managers};
 use crate::args::region::PolicyArgs;
-use crate::cluster::{RoleError, beside};
+use crate::cluster::{RoleError, admin_client};
 use crate::exit;
 use crate::kind::{self, Kind};
 
@@ -75,10 +75,10 @@ fn of_cluster(
     bucket: &BucketName,
     wanted: Option<u8>,
 ) -> Result<Vec<String>, RoleError> {
-    let config = beside::config(dir)?;
+    let config = admin_client::config(dir)?;
     let no_such = || RoleError::Named(format!("there is no bucket {:?}", bucket.as_str()));
-    beside::runtime()?.block_on(async {
-        let managers = beside::managers(&config).await?;
+    admin_client::runtime()?.block_on(async {
+        let managers = admin_client::managers(&config).await?;
         let map = managers.map();
         let now = map.buckets.get(bucket).ok_or_else(no_such)?.regions;
         let Some(regions) = wanted else { return Ok(vec![told(bucket, now)]) };
@@ -88,7 +88,7 @@ fn of_cluster(
         if let Some(known) = known.filter(|known| usize::from(regions) > *known) {
             return Err(RoleError::Named(few_regions(regions, known)));
         }
-        match beside::agreed(&managers, Command::SetRegions(bucket.clone(), regions)).await? {
+        match admin_client::agreed(&managers, Command::SetRegions(bucket.clone(), regions)).await? {
             Ok(Outcome::Already) => Ok(vec![format!("nothing to do: {}", told(bucket, regions))]),
             Ok(_) => Ok(vec![told(bucket, regions)]),
             Err(Refusal::NoSuchBucket) => Err(no_such()),

@@ -16,7 +16,7 @@ pub(crate) struct StoreKeys {
 
 /// The keys that are taken, as the socket tells them.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeysNow {
+pub(crate) struct KeysStatus {
     pub(crate) access_key: String,
     /// Access key of the pair before, if that is taken, too.
     pub(crate) previous_access_key: Option<String>,
@@ -42,11 +42,11 @@ impl StoreKeys {
         self.keys.clone()
     }
 
-    pub(crate) fn now(&self) -> KeysNow {
+    pub(crate) fn now(&self) -> KeysStatus {
         let used = self.keys.previous_use();
         let is_taken = |root: Root| self.keys.are(&root.keys, root.previous.as_ref());
         let are_of_file = !self.is_fixed && credentials::read_kept(&self.file).is_ok_and(is_taken);
-        KeysNow {
+        KeysStatus {
             are_of_file,
             access_key: self.keys.access_key(),
             is_fixed: self.is_fixed,
@@ -69,7 +69,7 @@ impl StoreKeys {
     ///
     /// # Errors
     /// The reason, for people.
-    pub(crate) fn read_anew(&self) -> Result<KeysNow, String> {
+    pub(crate) fn read_anew(&self) -> Result<KeysStatus, String> {
         if self.is_fixed {
             return Err("the server has keys of its environment, and reads no file".to_owned());
         }

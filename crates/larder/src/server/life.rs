@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-use larder_link::Site;
+use larder_link::RegionEndpoint;
 
 const FILE: &str = "region.life";
 
@@ -31,7 +31,7 @@ pub(crate) enum LifeError {
 }
 
 /// Checks that a store has the key that it was served with before, and notes the key the first time.
-pub(crate) fn check(dir: &Path, site: Option<&Site>) -> Result<(), LifeError> {
+pub(crate) fn check(dir: &Path, region_endpoint: Option<&RegionEndpoint>) -> Result<(), LifeError> {
     let path = dir.join(FILE);
     let name = dir.display().to_string();
     let failed = |source| LifeError::File { path: path.display().to_string(), source };
@@ -40,7 +40,8 @@ pub(crate) fn check(dir: &Path, site: Option<&Site>) -> Result<(), LifeError> {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(failed(error)),
     };
-    let own = site.map(|site| site.members().borrow().own.fingerprint.to_string());
+    let own = region_endpoint
+        .map(|region_endpoint| region_endpoint.members().borrow().own.fingerprint.to_string());
     match (known, own) {
         (None, None) => Ok(()),
         (Some(_), None) => Err(LifeError::Gone(name)),
@@ -71,7 +72,7 @@ mod tests {
     }
 
     fn checked(dir: &Path) -> Result<(), LifeError> {
-        check(dir, Site::open(dir).unwrap().as_deref())
+        check(dir, RegionEndpoint::open(dir).unwrap().as_deref())
     }
 
     #[test]

@@ -14,13 +14,13 @@ use std::io::{Error, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use larder_roles::breakdown::CountsNow;
+use larder_roles::breakdown::CountsStatus;
 use serde::Deserialize;
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
 use crate::args::StatusArgs;
-use crate::breakdown::{self, Breakdown, Told};
+use crate::breakdown::{self, Breakdown, ServerCounts};
 use crate::cluster::status::usage::Usage;
 use crate::cluster::status::{CLEAR, WATCH_PAUSE};
 use crate::exit;
@@ -29,7 +29,7 @@ use crate::wall_clock::now_ms;
 use document::Document;
 
 pub(crate) use observer::Observer;
-pub(crate) use socket::{Asked, SOCKET, Socket, ask_keys};
+pub(crate) use socket::{SOCKET, Socket, SocketRequest, ask_keys};
 
 /// The reason that there is no status to show.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
             runtime.block_on(async { sleep(WATCH_PAUSE).await });
             continue;
         }
-        let told = runtime.block_on(socket::ask(dir, Asked::Status))?;
+        let told = runtime.block_on(socket::ask(dir, SocketRequest::Status))?;
         let failed = |error: serde_json::Error| {
             let reason =
                 format!("{error}; the server runs another release: restart it, or ask with --json");
@@ -107,7 +107,7 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
 pub(crate) fn usage(dir: &Path) -> Result<Usage, StatusError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StatusError::System)?;
-    let told = runtime.block_on(socket::ask(dir, Asked::Status))?;
+    let told = runtime.block_on(socket::ask(dir, SocketRequest::Status))?;
     serde_json::from_slice(&told).map(Document::usage).map_err(|error| StatusError::NoAnswer {
         dir: dir.display().to_string(),
         reason: format!("{error}; the server runs another release: restart it"),
@@ -116,13 +116,13 @@ pub(crate) fn usage(dir: &Path) -> Result<Usage, StatusError> {
 
 /// Prints the counts of a store; false if nobody reads on.
 fn show_breakdown(dir: &Path, args: &StatusArgs, runtime: &Runtime) -> Result<bool, StatusError> {
-    let told = runtime.block_on(socket::ask(dir, Asked::Breakdown))?;
-    let counts: CountsNow =
+    let told = runtime.block_on(socket::ask(dir, SocketRequest::Breakdown))?;
+    let counts: CountsStatus =
         serde_json::from_slice(&told).map_err(|error| StatusError::NoAnswer {
             dir: dir.display().to_string(),
             reason: format!("{error}; the server runs another release: restart it"),
         })?;
-    let told = Told { name: dir.display().to_string(), role: "store", counts: Ok(counts) };
+    let told = ServerCounts { name: dir.display().to_string(), role: "store", counts: Ok(counts) };
     let all = Breakdown::of(true, vec![told]);
     print(args, |out| match args.json {
         true => {

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use larder_roles::breakdown::CountsNow;
+use larder_roles::breakdown::CountsStatus;
 use larder_roles::data::DataServer;
 use larder_roles::manager::LocalManager;
 use larder_roles::meta::Meta;
 use larder_roles::observed::Growth;
-use larder_roles::progress::{BucketNow, SpaceNow};
+use larder_roles::progress::{BucketUsage, SpaceStatus};
 use larder_roles::{Proxy, SpaceUse, Store};
 use larder_s3::ServerHooks;
 use larder_types::RegionId;
@@ -26,7 +26,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::document::{Document, Load};
 use super::growth::History;
-use super::verdict::{self, Seen, Verdict};
+use super::verdict::{self, StatusFacts, Verdict};
 use crate::cluster::status::space::{Bucket, Space};
 use crate::metrics::{Metrics, State};
 use crate::release;
@@ -134,7 +134,7 @@ impl Observer {
         let Verdict { line, is_well } = self.verdict(&sums, space);
         let now = self.meta.space_now();
         let buckets = self.buckets(&now);
-        let of_all = |count: fn(&BucketNow) -> u64| {
+        let of_all = |count: fn(&BucketUsage) -> u64| {
             now.buckets.iter().map(count).sum::<u64>() + count(&now.other_buckets)
         };
         let region = self.manager.region();
@@ -172,7 +172,7 @@ impl Observer {
     }
 
     /// Operations and requests since the start, of all roles.
-    pub(super) fn counts(&self) -> CountsNow {
+    pub(super) fn counts(&self) -> CountsStatus {
         let mut counts = self.metrics.operations().now();
         for of in [self.meta.requests_by_kind().now(), self.data.counts_now()] {
             counts.age_s = counts.age_s.min(of.age_s);
@@ -182,8 +182,8 @@ impl Observer {
     }
 
     /// All buckets; those with the most bytes come first.
-    fn buckets(&self, now: &SpaceNow) -> Vec<Bucket> {
-        let counted: BTreeMap<u64, &BucketNow> =
+    fn buckets(&self, now: &SpaceStatus) -> Vec<Bucket> {
+        let counted: BTreeMap<u64, &BucketUsage> =
             now.buckets.iter().map(|it| (it.bucket, it)).collect();
         let named = self.meta.bucket_names().into_iter().map(|(id, name)| {
             let (objects, bytes) = counted.get(&id.0).map_or((0, 0), |it| (it.objects, it.bytes));
@@ -233,7 +233,7 @@ impl Observer {
     }
 
     fn verdict(&self, sums: &Sums, space: Space) -> Verdict {
-        verdict::of(&Seen {
+        verdict::of(&StatusFacts {
             is_broken: self.data.is_broken(),
             pgs_halted: self.meta.contradictions(),
             damaged: self.meta.progress().scrub.map_or(0, |scrub| scrub.bad),

@@ -1,7 +1,7 @@
 //! `DIR/status.sock`: where the process that serves a store says how it is, to its own user and to root.
 //!
 //! HTTP over a socket of the file system, with JSON: `GET /v1/status` answers with a [`Document`](super::document::Document),
-//! `GET /v1/keys` with [`KeysNow`], `GET /v1/breakdown` with a [`CountsNow`](larder_roles::breakdown::CountsNow).
+//! `GET /v1/keys` with [`KeysStatus`], `GET /v1/breakdown` with a [`CountsStatus`](larder_roles::breakdown::CountsStatus).
 //! `POST /v1/keys` has root's keys read anew from their file. Nothing else can be changed by way of it.
 
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{Observer, StatusError};
-use crate::root_keys::{KeysNow, StoreKeys};
+use crate::root_keys::{KeysStatus, StoreKeys};
 
 /// Name of the socket in the directory.
 pub(crate) const SOCKET: &str = "status.sock";
@@ -119,7 +119,7 @@ fn is_allowed(stream: &UnixStream) -> bool {
 async fn answer(stream: UnixStream, shown: (Arc<Observer>, Arc<StoreKeys>)) {
     let answer = service_fn(|request: Request<Incoming>| {
         let (observer, keys) = shown.clone();
-        let asked = Asked::of(request.method(), request.uri().path());
+        let asked = SocketRequest::of(request.method(), request.uri().path());
         // It takes the locks of all groups, and asks the file system.
         let made = spawn_blocking(move || respond(asked, &observer, &keys));
         async move { made.await.map_err(std::io::Error::other) }
@@ -135,7 +135,7 @@ async fn answer(stream: UnixStream, shown: (Arc<Observer>, Arc<StoreKeys>)) {
 
 /// A question to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SocketRequest {
     /// The document.
     Status,
     /// The counts of operations and requests.
@@ -146,7 +146,7 @@ pub(crate) enum Asked {
     ReadAnew,
 }
 
-impl Asked {
+impl SocketRequest {
     fn of(method: &Method, path: &str) -> Option<Self> {
         match (method, path) {
             (&Method::GET, STATUS) => Some(Self::Status),
@@ -167,12 +167,16 @@ impl Asked {
     }
 }
 
-fn respond(asked: Option<Asked>, observer: &Observer, keys: &StoreKeys) -> Response<Full<Bytes>> {
+fn respond(
+    asked: Option<SocketRequest>,
+    observer: &Observer,
+    keys: &StoreKeys,
+) -> Response<Full<Bytes>> {
     let made = match asked {
-        Some(Asked::Status) => json(&observer.document()),
-        Some(Asked::Breakdown) => json(&observer.counts()),
-        Some(Asked::Now) => json(&keys.now()),
-        Some(Asked::ReadAnew) => match keys.read_anew() {
+        Some(SocketRequest::Status) => json(&observer.document()),
+        Some(SocketRequest::Breakdown) => json(&observer.counts()),
+        Some(SocketRequest::Now) => json(&keys.now()),
+        Some(SocketRequest::ReadAnew) => match keys.read_anew() {
             Ok(now) => json(&now),
             Err(reason) => Err((StatusCode::CONFLICT, reason)),
         },
@@ -200,7 +204,10 @@ fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, (StatusCode, String)> 
 ///
 /// # Errors
 /// If it does not answer, or did not do it.
-pub(crate) fn ask_keys(dir: &Path, asked: Asked) -> Result<Option<KeysNow>, StatusError> {
+pub(crate) fn ask_keys(
+    dir: &Path,
+    asked: SocketRequest,
+) -> Result<Option<KeysStatus>, StatusError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let told = runtime.map_err(StatusError::System)?.block_on(ask(dir, asked));
     let told = match told {
@@ -215,7 +222,7 @@ pub(crate) fn ask_keys(dir: &Path, asked: Asked) -> Result<Option<KeysNow>, Stat
 }
 
 /// Asks the process that serves the store in a directory.
-pub(super) async fn ask(dir: &Path, asked: Asked) -> Result<Vec<u8>, StatusError> {
+pub(super) async fn ask(dir: &Path, asked: SocketRequest) -> Result<Vec<u8>, StatusError> {
     let name = || dir.display().to_string();
     let failed = |error: Error| StatusError::NoAnswer { dir: name(), reason: error.to_string() };
     let place = Place::of(dir).map_err(failed)?;
@@ -234,7 +241,7 @@ pub(super) async fn ask(dir: &Path, asked: Asked) -> Result<Vec<u8>, StatusError
     told.map_err(|reason| StatusError::NoAnswer { dir: name(), reason })
 }
 
-async fn exchange(stream: UnixStream, asked: Asked) -> Result<Vec<u8>, String> {
+async fn exchange(stream: UnixStream, asked: SocketRequest) -> Result<Vec<u8>, String> {
     let failed = |error: hyper::Error| match error.is_incomplete_message() {
         true => "it closed the connection: ask as the user that it runs as, or as root".to_owned(),
         false => error.to_string(),

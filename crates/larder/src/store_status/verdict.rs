@@ -13,7 +13,7 @@ const DOUBT_MS_MAX: u64 = 60_000;
 
 /// The facts that a verdict goes by.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Seen {
+pub(super) struct StatusFacts {
     /// The data disk takes nothing any more.
     pub(super) is_broken: bool,
     /// Placement groups that are not served.
@@ -37,7 +37,7 @@ pub(super) struct Verdict {
 }
 
 /// The worst that there is to say.
-pub(super) fn of(seen: &Seen) -> Verdict {
+pub(super) fn of(seen: &StatusFacts) -> Verdict {
     let wrong = |line: String| Verdict { line, is_well: false };
     if seen.is_broken {
         return wrong("NOT WELL: the disk of the data failed, and takes nothing any more. Look at the disk (dmesg, SMART); then start again".to_owned());
@@ -87,9 +87,9 @@ mod tests {
 
     const TIB: u64 = 1 << 40;
 
-    fn half_full() -> Seen {
+    fn half_full() -> StatusFacts {
         let space = Space { bytes: 2 * TIB, used: TIB, free: TIB, ..Space::default() };
-        Seen { space, ..Seen::default() }
+        StatusFacts { space, ..StatusFacts::default() }
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
         let verdict = of(&half_full());
         assert_eq!(verdict.line, "well: 50 % of 2.0 TiB taken");
         assert!(verdict.is_well);
-        let starting = Seen { put_in_doubt_oldest_ms: DOUBT_MS_MAX, ..half_full() };
+        let starting = StatusFacts { put_in_doubt_oldest_ms: DOUBT_MS_MAX, ..half_full() };
         assert!(of(&starting).is_well, "a start settles what was open");
     }
 
@@ -105,20 +105,20 @@ mod tests {
     fn what_fills_within_a_month_is_foretold_and_well_all_the_same() {
         let day = 24 * 3600;
         let growth = Growth { bytes: 1, within_s: 2 * day, full_in_s: 9 * day };
-        let verdict = of(&Seen { growth: Some(growth), ..half_full() });
+        let verdict = of(&StatusFacts { growth: Some(growth), ..half_full() });
         let expected = "well: 50 % of 2.0 TiB taken, full in 9 days at the rate of the last 2 days";
         assert_eq!(verdict.line, expected);
         assert!(verdict.is_well);
         let later = Growth { full_in_s: 31 * day, ..growth };
-        assert!(!of(&Seen { growth: Some(later), ..half_full() }).line.contains("full in"));
+        assert!(!of(&StatusFacts { growth: Some(later), ..half_full() }).line.contains("full in"));
     }
 
     #[test]
     fn the_worst_is_said_and_each_fault_is_not_well() {
         let space = Space { bytes: 100, used: 85, waiting: 5, free: 10, ..Space::default() };
-        let mut seen = Seen { space, ..Seen::default() };
+        let mut seen = StatusFacts { space, ..StatusFacts::default() };
         let mut said = vec![of(&seen).line];
-        let worse: [fn(&mut Seen); 6] = [
+        let worse: [fn(&mut StatusFacts); 6] = [
             |seen| seen.put_in_doubt_oldest_ms = DOUBT_MS_MAX + 1,
             |seen| seen.damaged = 3,
             |seen| seen.is_full = true,

@@ -1,7 +1,7 @@
 use super::*;
 
-fn own(number: u16) -> Own {
-    Own {
+fn own(number: u16) -> OwnRegion {
+    OwnRegion {
         number: RegionId(number),
         name: "here".parse().unwrap(),
         listen: "0.0.0.0:7001".to_owned(),

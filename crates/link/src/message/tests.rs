@@ -3,9 +3,9 @@ use larder_protocol::AppendRefusal;
 use larder_protocol::limits::{REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
-use larder_protocol::region::journal::Why;
+use larder_protocol::region::journal::VoidReason;
 use larder_protocol::region::listing::{RegionKey, Selection};
-use larder_protocol::region::{Id, Slot, Sum, What};
+use larder_protocol::region::{EntryKind, Id, Slot, Sum};
 use larder_types::codec::{CodecError, decode, encode};
 use larder_types::limits::PART_NUMBER_MAX;
 use larder_types::{
@@ -29,7 +29,7 @@ fn stamp(clock: u64) -> Stamp {
 fn entry() -> Entry {
     let op = OpId { view: View(3), seq: OpSeq(300) };
     let origin = Origin { region: RegionId(2), pg: PgId(17), op };
-    Entry { at: stamp(0x1234), origin, what: What::Purged }
+    Entry { at: stamp(0x1234), origin, what: EntryKind::Purged }
 }
 
 fn name(slot: Slot) -> Name {
@@ -63,7 +63,13 @@ fn requests() -> Vec<(&'static str, Request)> {
     };
     vec![
         ("hello", Request::Hello),
-        ("ask", Request::Ask(Ask { pgs: vec![(PgId(17), token(300), token(299))], ids_max: 1000 })),
+        (
+            "ask",
+            Request::IdsQuery(IdsQuery {
+                pgs: vec![(PgId(17), token(300), token(299))],
+                ids_max: 1000,
+            }),
+        ),
         ("walk", Request::Walk(Walk { range: range() })),
         ("list", Request::List(List { range: Range { to: None, ..range() } })),
         (
@@ -80,10 +86,10 @@ fn requests() -> Vec<(&'static str, Request)> {
             "end-closed",
             Request::EndClosed(EndClosed { bucket: bucket(), mark: Some(mark()), delete: true }),
         ),
-        ("ask-home", ask_home(HomeAsk::Look)),
-        ("ask-home: prepare", ask_home(HomeAsk::Prepare)),
-        ("ask-home: give", ask_home(HomeAsk::Give(300, HomeScope::Writes))),
-        ("ask-home: claim", ask_home(HomeAsk::Claim(home().term, HomeScope::Conditions))),
+        ("ask-home", ask_home(HomeRequest::Look)),
+        ("ask-home: prepare", ask_home(HomeRequest::Prepare)),
+        ("ask-home: give", ask_home(HomeRequest::Give(300, HomeScope::Writes))),
+        ("ask-home: claim", ask_home(HomeRequest::Claim(home().term, HomeScope::Conditions))),
         ("tell-homes", Request::TellHomes(TellHomes { homes: vec![(bucket(), home())] })),
         ("change: put", change(put())),
         ("change: delete", change(ChangeKind::Delete)),
@@ -162,7 +168,7 @@ fn upload_answers() -> [(&'static str, UploadAnswer); 9] {
 
 fn keys() -> Keys {
     let selection = Selection { prefix: "a".into(), delimiter: Some("/".into()) };
-    let ask = KeysAsk { selection, from: b"a/c".to_vec(), keys_max: 1001 };
+    let ask = KeysRequest { selection, from: b"a/c".to_vec(), keys_max: 1001 };
     Keys { bucket: bucket(), ask, regions: vec![RegionId(1), RegionId(2)] }
 }
 
@@ -191,7 +197,7 @@ fn home() -> Home {
     Home { term, scope: HomeScope::Conditions, state: HomeState::Elsewhere }
 }
 
-fn ask_home(ask: HomeAsk) -> Request {
+fn ask_home(ask: HomeRequest) -> Request {
     let regions = vec![RegionId(1), RegionId(2)];
     Request::AskHome(AskHome { bucket: bucket(), ask, regions })
 }
@@ -268,16 +274,16 @@ fn mark() -> Mark {
     Mark { bucket: BucketId(300), epoch: Epoch(2) }
 }
 
-fn told() -> AskAnswer {
+fn told() -> IdsReply {
     let ids = vec![(OpSeq(300), entry().id(name(Slot::Null)))];
     let batch = Batch { ids, token: token(300), last: OpSeq(400), left: (7, 9000) };
     let void = |why| Void { why, resume: token(500) };
     let pgs = vec![
         (PgId(17), Ok(batch)),
-        (PgId(18), Err(void(Why::Overrun))),
-        (PgId(19), Err(void(Why::Ahead))),
+        (PgId(18), Err(void(VoidReason::Overrun))),
+        (PgId(19), Err(void(VoidReason::Ahead))),
     ];
-    AskAnswer { pgs, buckets: buckets() }
+    IdsReply { pgs, buckets: buckets() }
 }
 
 fn walked() -> WalkAnswer {
@@ -308,9 +314,9 @@ fn messages_have_golden_bytes() {
     all.push(written("answer to ask", &told()));
     all.push(written("answer to walk", &walked()));
     all.push(written("answer to list", &listed()));
-    all.push(written("answer to keys", &KeysTold::Keys(keys_told())));
-    all.push(written("answer to keys: no bucket", &KeysTold::NoBucket));
-    all.push(written("answer to keys: other regions", &KeysTold::OtherRegions));
+    all.push(written("answer to keys", &KeysReply::Keys(keys_told())));
+    all.push(written("answer to keys: no bucket", &KeysReply::NoBucket));
+    all.push(written("answer to keys: other regions", &KeysReply::OtherRegions));
     all.push(written("answer to members", &known()));
     all.push(written("answer to join", &Joined { number: RegionId(3), known: known() }));
     all.push(written("answer: closed", &CloseAnswer::Closed(mark())));
@@ -359,19 +365,19 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
     let names = |count| Request::Fetch(Fetch { names: vec![(name(Slot::Null), true); count] });
     let endless = HomeTerm { count: u64::MAX, of: RegionId(2) };
     let wrong = [
-        Request::Ask(Ask { pgs: Vec::new(), ids_max: 1 }),
+        Request::IdsQuery(IdsQuery { pgs: Vec::new(), ids_max: 1 }),
         Request::Report(Report { pgs: Vec::new() }),
         Request::Report(Report { pgs: vec![(PgId(1), token(0)); REGION_SERVED_PGS_MAX + 1] }),
-        Request::Ask(Ask { pgs: vec![pg; REGION_SERVED_PGS_MAX + 1], ids_max: 1 }),
-        Request::Ask(Ask { pgs: vec![pg], ids_max: 0 }),
+        Request::IdsQuery(IdsQuery { pgs: vec![pg; REGION_SERVED_PGS_MAX + 1], ids_max: 1 }),
+        Request::IdsQuery(IdsQuery { pgs: vec![pg], ids_max: 0 }),
         Request::Walk(Walk { range: Range { from: vec![3], to: Some(vec![3]) } }),
         names(0),
         Request::CloseBucket(close(REGIONS_MAX as u16 + 1)),
         Request::TellHomes(TellHomes { homes: vec![(bucket(), home()); HOMES_TOLD_MAX + 1] }),
         Request::TellHomes(TellHomes { homes: vec![(bucket(), Home { term: endless, ..home() })] }),
-        ask_home(HomeAsk::Give(u64::MAX, HomeScope::Writes)),
-        ask_home(HomeAsk::Claim(endless, HomeScope::Writes)),
-        Request::Keys(Keys { ask: KeysAsk { keys_max: 0, ..keys().ask }, ..keys() }),
+        ask_home(HomeRequest::Give(u64::MAX, HomeScope::Writes)),
+        ask_home(HomeRequest::Claim(endless, HomeScope::Writes)),
+        Request::Keys(Keys { ask: KeysRequest { keys_max: 0, ..keys().ask }, ..keys() }),
         Request::Keys(Keys { regions: vec![RegionId(1); REGIONS_MAX + 1], ..keys() }),
         change(ChangeKind::Tags(vec![("a".repeat(CHANGE_HEAD_BYTES_MAX), String::new())])),
         upload_step(part(0, Bytes::new())),
@@ -393,7 +399,7 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         assert!(matches!(request.check(), Err(Declined::Unsound(_))), "{request:?}");
     }
     let of_another_release = [
-        Request::Ask(Ask { pgs: vec![pg; REGION_ASK_PGS_MAX + 1], ids_max: u32::MAX }),
+        Request::IdsQuery(IdsQuery { pgs: vec![pg; REGION_ASK_PGS_MAX + 1], ids_max: u32::MAX }),
         names(REGION_FETCH_IDS_MAX + 1),
     ];
     for request in of_another_release {
@@ -415,7 +421,7 @@ fn read_as_anything(bytes: &[u8]) {
         let _is_sound = request.check();
     }
     drop(decode::<Hello>("answer", bytes));
-    drop(decode::<AskAnswer>("answer", bytes));
+    drop(decode::<IdsReply>("answer", bytes));
     drop(decode::<WalkAnswer>("answer", bytes));
     drop(decode::<ListAnswer>("answer", bytes));
     drop(decode::<RegionList>("answer", bytes));

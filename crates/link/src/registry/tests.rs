@@ -4,7 +4,7 @@ use crate::members::Peer;
 use crate::token::TokenRecord;
 
 fn members() -> Members {
-    let own = Own {
+    let own = OwnRegion {
         number: RegionId(1),
         name: "one".parse().unwrap(),
         listen: "0.0.0.0:7001".to_owned(),

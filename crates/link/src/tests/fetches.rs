@@ -26,7 +26,7 @@ async fn entries_come_in_their_order_with_their_bytes() {
         assert_eq!(stream.next().await.unwrap(), None);
         assert_eq!(stream.next().await.unwrap(), None);
     }
-    let metrics = second.site.metrics().of(RegionId(1));
+    let metrics = second.region_endpoint.metrics().of(RegionId(1));
     assert_eq!(
         (metrics.connected.get(), metrics.failed.get()),
         (1, 0),
@@ -52,7 +52,7 @@ async fn a_part_of_an_entry_comes_alone_and_what_came_is_counted() {
     let part = FetchPart { name: name("a"), at: None, from: 7, bytes_max: 60 };
     let refused = link.fetch_part(part).await.unwrap_err();
     assert!(matches!(refused, LinkError::Unsound(_)), "of which version? {refused}");
-    let metrics = second.site.metrics().of(RegionId(1));
+    let metrics = second.region_endpoint.metrics().of(RegionId(1));
     assert_eq!(metrics.connected.get(), 1, "a connection is used again");
 }
 
@@ -60,7 +60,7 @@ async fn a_part_of_an_entry_comes_alone_and_what_came_is_counted() {
 async fn a_region_compresses_what_another_asks_it_to() {
     let (first, second) = two(How::Bytes(3 * PIECE_BYTES_MAX as u64)).await;
     let takes = async |fetched: &[(&str, bool)]| {
-        let metrics = second.site.metrics().of(RegionId(1));
+        let metrics = second.region_endpoint.metrics().of(RegionId(1));
         let before = metrics.bytes_told.get();
         let mut stream = second.to(&first).fetch(fetch(fetched)).await.unwrap();
         let mut taken = 0;
@@ -77,11 +77,11 @@ async fn a_region_compresses_what_another_asks_it_to() {
     let entries = [("a", true), ("b", false), ("c", true)];
     let (taken, passed) = takes(&entries).await;
     assert!(taken == 6 * PIECE_BYTES_MAX && passed > taken as u64, "{taken}, {passed}");
-    let spared = || first.site.metrics().of(RegionId(2)).bytes_spared.get();
+    let spared = || first.region_endpoint.metrics().of(RegionId(2)).bytes_spared.get();
     assert_eq!(spared(), 0);
     let set = |on| {
         change(second.path(), |members| members.set_compressed("one", on)).unwrap();
-        second.site.reload_once().unwrap();
+        second.region_endpoint.reload_once().unwrap();
     };
     set(true);
     for _again in 0..3 {
@@ -91,14 +91,18 @@ async fn a_region_compresses_what_another_asks_it_to() {
     assert!(spared() > 17 * PIECE_BYTES_MAX as u64, "{}", spared());
     set(false);
     assert!(takes(&entries).await.1 > taken as u64);
-    assert_eq!(second.site.metrics().of(RegionId(1)).connected.get(), 1, "it is used again");
+    assert_eq!(
+        second.region_endpoint.metrics().of(RegionId(1)).connected.get(),
+        1,
+        "it is used again"
+    );
 }
 
 #[tokio::test]
 async fn a_compressed_stream_that_breaks_is_never_a_short_one() {
     let (first, second) = two(How::Breaks).await;
     change(second.path(), |members| members.set_compressed("one", true)).unwrap();
-    second.site.reload_once().unwrap();
+    second.region_endpoint.reload_once().unwrap();
     let mut stream = second.to(&first).fetch(fetch(&[("a", true)])).await.unwrap();
     stream.next().await.unwrap();
     first.source.arrived.notify_one();

@@ -20,7 +20,7 @@ use crate::limits::CALL_TIME_MAX;
 use crate::message::{Join, JoinRefused, Joined, RegionList, Request};
 use crate::registry::identity;
 use crate::tls::{self, no_name};
-use crate::transport::Way;
+use crate::transport::RegionConnector;
 
 /// Rounds of a short run.
 const ROUNDS: u64 = 200;
@@ -37,7 +37,7 @@ fn requests(token: &JoinToken) -> Vec<Vec<u8>> {
     let join = Join { token: token.id(), proof: [5; 32], name, address };
     let all = [
         Request::Hello,
-        Request::Ask(ask()),
+        Request::IdsQuery(ask()),
         Request::Walk(Walk { range: range() }),
         Request::List(List { range: range() }),
         Request::Keys(super::regions::keys_ask(bucket())),
@@ -115,7 +115,7 @@ fn answers() -> Vec<(u16, Vec<u8>)> {
     ];
     vec![
         (200, encode(&Hello { number: RegionId(1), pg_count: 256, now_ms: 7 })),
-        (200, encode(&AskAnswer { pgs: vec![(PgId(3), Ok(batch))], buckets: buckets() })),
+        (200, encode(&IdsReply { pgs: vec![(PgId(3), Ok(batch))], buckets: buckets() })),
         (200, encode(&WalkAnswer { summed, buckets: buckets() })),
         (200, encode(&ListAnswer { listed, buckets: buckets() })),
         (200, stream.concat()),
@@ -154,14 +154,15 @@ async fn spoiled_answers_end_no_region() {
     let (first, second) = two(How::Bytes(10)).await;
     let before = panics();
     let (socket, address) = a_socket().await;
-    let acceptor = TlsAcceptor::from(first.site.answering().clone());
+    let acceptor = TlsAcceptor::from(first.region_endpoint.answering().clone());
     let mut peer = second.members().peer(RegionId(1)).unwrap().clone();
     peer.address = address;
     let own = identity(second.path()).unwrap();
     let corpus = answers();
     let (mut good, mut bad) = (0, 0);
     for mut draw in rounds(ROUNDS) {
-        let link = Link::to(&peer, Way::of(&own, peer.fingerprint).unwrap(), Arc::default());
+        let link =
+            Link::to(&peer, RegionConnector::of(&own, peer.fingerprint).unwrap(), Arc::default());
         // An answer to this request, or to any.
         let what = draw.below(5) as usize;
         let other = draw.below(corpus.len() as u64) as usize;

@@ -1,7 +1,7 @@
 //! Regions that join, tell each other of each other, and are removed.
 
-use larder_protocol::region::home::HomeAsk;
-use larder_protocol::region::listing::{KeysAsk, Selection};
+use larder_protocol::region::home::HomeRequest;
+use larder_protocol::region::listing::{KeysRequest, Selection};
 use larder_types::BucketName;
 
 use super::*;
@@ -14,7 +14,7 @@ use crate::registry::now_ms;
 #[tokio::test]
 async fn a_region_joins_with_a_token_and_both_ask_each_other() {
     let (first, second) = two(How::Bytes(10)).await;
-    assert_eq!(second.site.number(), RegionId(2));
+    assert_eq!(second.region_endpoint.number(), RegionId(2));
     let hello = second.to(&first).hello().await.unwrap();
     assert_eq!(hello, Hello { number: RegionId(1), pg_count: 256, now_ms: 7 });
     assert_eq!(first.to(&second).hello().await.unwrap().number, RegionId(2));
@@ -26,16 +26,17 @@ async fn a_region_joins_with_a_token_and_both_ask_each_other() {
     assert_eq!(second.to(&first).walk(walk).await.unwrap().summed.rest, Some(range.clone()));
     let list = List { range: range.clone() };
     assert_eq!(second.to(&first).list(list).await.unwrap().listed.rest, Some(range));
-    let metrics = second.site.metrics().of(RegionId(1));
+    let metrics = second.region_endpoint.metrics().of(RegionId(1));
     assert_eq!((metrics.asked.get(), metrics.failed.get(), metrics.connected.get()), (4, 0, 1));
-    let ask = crate::AskHome { bucket: bucket(), ask: HomeAsk::Look, regions: vec![RegionId(2)] };
+    let ask =
+        crate::AskHome { bucket: bucket(), ask: HomeRequest::Look, regions: vec![RegionId(2)] };
     let known = second.to(&first).ask_home(ask).await.unwrap();
     let HomeAnswer::Knows(Some(home)) = known else { panic!("{known:?}") };
     assert_eq!(home.term.of, RegionId(2), "the answering one knows which asks");
     let homes = vec![(bucket(), home)];
     second.to(&first).tell_homes(crate::TellHomes { homes }).await.unwrap();
     assert!(metrics.bytes_asked.get() > 0 && metrics.bytes_told.get() > 0);
-    let metrics = first.site.metrics().of(RegionId(2));
+    let metrics = first.region_endpoint.metrics().of(RegionId(2));
     assert_eq!((metrics.answered.get(), metrics.declined.get()), (6, 0));
 }
 
@@ -62,7 +63,7 @@ async fn a_change_is_as_large_as_it_may_be_and_no_other_request_is() {
 
 pub(super) fn keys_ask(bucket: BucketName) -> crate::Keys {
     let selection = Selection { prefix: String::new(), delimiter: None };
-    let ask = KeysAsk { selection, from: b"b".to_vec(), keys_max: 2 };
+    let ask = KeysRequest { selection, from: b"b".to_vec(), keys_max: 2 };
     crate::Keys { bucket, ask, regions: vec![RegionId(1), RegionId(2)] }
 }
 
@@ -70,9 +71,9 @@ pub(super) fn keys_ask(bucket: BucketName) -> crate::Keys {
 async fn a_region_tells_keys_and_what_was_not_asked_for_is_refused() {
     let (first, second) = two(How::Bytes(10)).await;
     let told = second.to(&first).keys(keys_ask(bucket())).await.unwrap();
-    assert!(matches!(told, crate::KeysTold::Keys(answer) if answer.keys.len() == 2));
+    assert!(matches!(told, crate::KeysReply::Keys(answer) if answer.keys.len() == 2));
     let other = BucketName::new("other").unwrap();
-    assert_eq!(second.to(&first).keys(keys_ask(other)).await.unwrap(), crate::KeysTold::NoBucket);
+    assert_eq!(second.to(&first).keys(keys_ask(other)).await.unwrap(), crate::KeysReply::NoBucket);
     let (first, second) = two(How::Breaks).await;
     let told = second.to(&first).keys(keys_ask(bucket())).await;
     assert!(matches!(told, Err(LinkError::Unsound(_))), "{told:?}");
@@ -110,7 +111,7 @@ async fn a_token_lets_one_region_in() {
     let again = tries_in(dir.path(), &token, "two").await;
     assert!(matches!(again, Err(LinkError::Usage(Usage::AlreadyRegion { .. }))), "{again:?}");
     assert_eq!(first.members().peers.len(), 1);
-    assert_eq!(first.site.metrics().joins_refused.get(), 1);
+    assert_eq!(first.region_endpoint.metrics().joins_refused.get(), 1);
 }
 
 #[tokio::test]
@@ -123,21 +124,22 @@ async fn a_number_is_kept_beside_the_directory_before_it_is_given() {
     assert!(matches!(failed, Err(LinkError::Later(_))), "{failed:?}");
     let has_two = |told: &[Known]| told.iter().any(|it| it.number == RegionId(2));
     assert!(
-        has_two(&first.site.known().regions) && !has_two(&first.site.exchanged()),
+        has_two(&first.region_endpoint.known().regions)
+            && !has_two(&first.region_endpoint.exchanged()),
         "nobody hears of it"
     );
     *first.source.kept.lock() = kept;
     assert_eq!(tries_in(dir.path(), &token, "two").await.unwrap(), RegionId(2));
     let kept = first.source.kept.lock().take().unwrap();
-    assert_eq!(kept, [first.site.known()]);
-    assert_eq!(first.site.exchanged(), first.site.known().regions);
+    assert_eq!(kept, [first.region_endpoint.known()]);
+    assert_eq!(first.region_endpoint.exchanged(), first.region_endpoint.known().regions);
     // The directory is an older copy: it takes what was kept, and goes on behind it.
     let older = Region::first().await;
     let mut known = kept.into_iter().next_back().unwrap();
-    known.regions[0] = older.site.known().regions[0].clone();
-    older.site.learn(&known).unwrap();
+    known.regions[0] = older.region_endpoint.known().regions[0].clone();
+    older.region_endpoint.learn(&known).unwrap();
     assert_eq!(tries(&older.token(), "three").await.unwrap(), RegionId(3));
-    let contradicts = first.site.learn(&older.site.known());
+    let contradicts = first.region_endpoint.learn(&older.region_endpoint.known());
     assert!(matches!(contradicts, Err(LinkError::Unsound(_))), "{contradicts:?}");
 }
 
@@ -189,7 +191,7 @@ async fn a_third_region_becomes_known_to_the_second_and_a_removal_wins() {
     assert!(second.members().peer(RegionId(3)).is_none());
     let early = third.to(&second).hello().await;
     assert!(matches!(early, Err(LinkError::Refused(Refused::Stranger))), "{early:?}");
-    second.site.exchange_lists().await;
+    second.region_endpoint.exchange_lists().await;
     assert_eq!(second.members().peer(RegionId(3)).unwrap().name, region_name("three"));
     assert_eq!(third.to(&second).hello().await.unwrap().number, RegionId(2));
     assert_eq!(second.to(&third).hello().await.unwrap().number, RegionId(3));
@@ -197,24 +199,24 @@ async fn a_third_region_becomes_known_to_the_second_and_a_removal_wins() {
     assert_eq!(*second.members(), crate::read(second.path()).unwrap().unwrap());
 
     change(second.path(), |members| members.remove("three")).unwrap();
-    second.site.reload_once().unwrap();
+    second.region_endpoint.reload_once().unwrap();
     // Over the connection that it has.
     let removed = third.to(&second).hello().await;
     assert!(matches!(removed, Err(LinkError::Refused(Refused::Removed))), "{removed:?}");
-    assert!(second.site.link_to(RegionId(3)).unwrap().is_none());
+    assert!(second.region_endpoint.link_to(RegionId(3)).unwrap().is_none());
     assert_eq!(third.to(&first).hello().await.unwrap().number, RegionId(1), "it was not told yet");
-    second.site.exchange_lists().await;
+    second.region_endpoint.exchange_lists().await;
     let removed = third.to(&first).hello().await;
     assert!(matches!(removed, Err(LinkError::Refused(Refused::Removed))), "{removed:?}");
-    third.site.exchange_lists().await;
+    third.region_endpoint.exchange_lists().await;
     assert!(third.members().own.removed);
 }
 
 #[tokio::test]
 async fn a_running_server_notices_what_commands_change() {
     let (first, second) = two(How::Bytes(10)).await;
-    let mut members = second.site.members();
-    let tending = tokio::spawn(second.site.clone().tend());
+    let mut members = second.region_endpoint.members();
+    let tending = tokio::spawn(second.region_endpoint.clone().tend());
     members.mark_unchanged();
     change(second.path(), |members| members.pause("one", true)).unwrap();
     members.changed().await.unwrap();
@@ -231,14 +233,14 @@ async fn a_region_that_is_away_is_told_as_such_and_found_again() {
     let (first, second) = two(How::Bytes(10)).await;
     let address = first.listening.address();
     assert!(second.to(&first).hello().await.is_ok());
-    let Region { dir, site, source, listening } = first;
+    let Region { dir, region_endpoint, source, listening } = first;
     drop(listening);
-    let away = second.site.link_to(RegionId(1)).unwrap().unwrap().hello().await;
+    let away = second.region_endpoint.link_to(RegionId(1)).unwrap().unwrap().hello().await;
     let is_later = |error: &LinkError| {
         matches!(error, LinkError::Later(Later::Unreachable { .. } | Later::Broken(_)))
     };
     assert!(away.as_ref().is_err_and(is_later), "{away:?}");
-    drop((site, source));
+    drop((region_endpoint, source));
     let first = Region::start(dir, TcpListener::bind(address).await.unwrap(), How::Bytes(10));
     assert_eq!(second.to(&first).hello().await.unwrap().number, RegionId(1));
 }
@@ -248,6 +250,6 @@ async fn a_busy_region_is_asked_later() {
     let (first, second) = two(How::Busy).await;
     let busy = second.to(&first).ask(ask()).await;
     assert!(matches!(busy, Err(LinkError::Later(Later::Busy))), "{busy:?}");
-    assert_eq!(first.site.metrics().of(RegionId(2)).declined.get(), 1);
-    assert_eq!(second.site.metrics().of(RegionId(1)).failed.get(), 1);
+    assert_eq!(first.region_endpoint.metrics().of(RegionId(2)).declined.get(), 1);
+    assert_eq!(second.region_endpoint.metrics().of(RegionId(1)).failed.get(), 1);
 }

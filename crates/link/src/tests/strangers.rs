@@ -21,7 +21,7 @@ use crate::members::Peer;
 use crate::message::Request;
 use crate::pool::connect;
 use crate::tls;
-use crate::transport::Way;
+use crate::transport::RegionConnector;
 
 /// A link of an identity to a region.
 fn link(identity: &Identity, to: &Region) -> Link {
@@ -34,7 +34,7 @@ fn link(identity: &Identity, to: &Region) -> Link {
         paused: false,
         removed: false,
     };
-    Link::to(&peer, Way::of(identity, peer.fingerprint).unwrap(), Arc::default())
+    Link::to(&peer, RegionConnector::of(identity, peer.fingerprint).unwrap(), Arc::default())
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn a_stranger_may_only_join() {
     for answer in answers {
         assert!(matches!(answer, Err(LinkError::Refused(Refused::Stranger))), "{answer:?}");
     }
-    assert_eq!(first.site.metrics().strangers.get(), 1, "of one connection");
+    assert_eq!(first.region_endpoint.metrics().strangers.get(), 1, "of one connection");
 }
 
 #[tokio::test]
@@ -60,11 +60,15 @@ async fn another_region_than_was_meant_hears_nothing() {
     let mut meant = first.members().peer(RegionId(2)).unwrap().clone();
     meant.address = third.members().own.advertise.clone();
     let identity = crate::registry::identity(first.path()).unwrap();
-    let wrong = Link::to(&meant, Way::of(&identity, meant.fingerprint).unwrap(), Arc::default())
-        .hello()
-        .await;
+    let wrong = Link::to(
+        &meant,
+        RegionConnector::of(&identity, meant.fingerprint).unwrap(),
+        Arc::default(),
+    )
+    .hello()
+    .await;
     assert!(matches!(wrong, Err(LinkError::Refused(Refused::WrongKey(_)))), "{wrong:?}");
-    assert_eq!(third.site.metrics().of(RegionId(1)).answered.get(), 0);
+    assert_eq!(third.region_endpoint.metrics().of(RegionId(1)).answered.get(), 0);
     drop(second);
 }
 
@@ -86,7 +90,7 @@ async fn whoever_shows_a_key_that_it_does_not_have_is_not_answered() {
     if let Ok((mut sender, _)) = connect(&own.advertise, &Arc::new(thief).into()).await {
         assert!(send(&mut sender, encode(&Request::Hello).into()).await.is_err());
     }
-    assert_eq!(first.site.metrics().of(RegionId(2)).answered.get(), 0);
+    assert_eq!(first.region_endpoint.metrics().of(RegionId(2)).answered.get(), 0);
     let (mut sender, _) = connect(&own.advertise, &tls.into()).await.unwrap();
     assert!(send(&mut sender, encode(&Request::Hello).into()).await.is_ok(), "with the key itself");
 }
@@ -126,7 +130,7 @@ async fn a_certificate_whose_time_is_over_is_a_key_as_good_as_before() {
         removed: false,
     };
     change(first.path(), |members| members.merge(std::slice::from_ref(&known))).unwrap();
-    first.site.reload_once().unwrap();
+    first.region_endpoint.reload_once().unwrap();
     assert_eq!(link(&old, &first).hello().await.unwrap().number, RegionId(1));
 }
 
@@ -205,7 +209,7 @@ async fn strangers_have_few_places_and_take_none_of_a_regions() {
 async fn a_region_that_says_nothing_is_not_waited_for() {
     let (first, second) = two(How::Bytes(10)).await;
     let (socket, address) = a_socket().await;
-    let acceptor = TlsAcceptor::from(first.site.answering().clone());
+    let acceptor = TlsAcceptor::from(first.region_endpoint.answering().clone());
     let (shaken, has_shaken) = tokio::sync::oneshot::channel();
     let silent = tokio::spawn(async move {
         let (tcp, _) = socket.accept().await.unwrap();
@@ -215,7 +219,8 @@ async fn a_region_that_says_nothing_is_not_waited_for() {
     let mut peer = second.members().peer(RegionId(1)).unwrap().clone();
     peer.address = address;
     let identity = crate::registry::identity(second.path()).unwrap();
-    let link = Link::to(&peer, Way::of(&identity, peer.fingerprint).unwrap(), Arc::default());
+    let link =
+        Link::to(&peer, RegionConnector::of(&identity, peer.fingerprint).unwrap(), Arc::default());
     let asking = tokio::spawn(async move { link.hello().await });
     let _open = has_shaken.await.unwrap();
     tokio::time::pause();

@@ -6,7 +6,7 @@ use larder_objects::{Objects, Opened, PutDone, PutOptions};
 use larder_types::{Condition, ObjectKey};
 
 use super::open::{Content, OpenFile};
-use super::{Found, How, Tree, if_same, patiently};
+use super::{Found, OpenHow, Tree, if_same, patiently};
 use crate::nodes::Ino;
 use crate::path::TreePath;
 use crate::refusal::Refusal;
@@ -86,7 +86,7 @@ impl<O: Objects> Tree<O> {
     }
 
     async fn truncate(&self, ino: Ino, size: u64) -> Result<(), Refusal> {
-        let how = How { writes: true, ..How::default() };
+        let how = OpenHow { writes: true, ..OpenHow::default() };
         let handle = self.open_to_keep(ino, how, size).await?;
         let done = match self.file_of(handle) {
             Ok((_, file)) => self.resize(&file, size).await,

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-use crate::counters::{Counters, Held};
+use crate::counters::{Counters, MountGauges};
 use crate::draft::{Budget, DraftBody};
 use crate::handles::Handles;
 use crate::limits::{PATIENCE, PAUSE_MAX, PAUSE_MIN};
@@ -39,8 +39,8 @@ use crate::refusal::Refusal;
 use crate::stamp::Stat;
 
 pub use attributes::Changes;
-pub use open::How;
 use open::OpenFile;
+pub use open::OpenHow;
 
 /// The file or directory that is open under a number.
 #[derive(Clone)]
@@ -94,9 +94,9 @@ impl<O: Objects> Tree<O> {
 
     /// The number of things that it holds.
     #[must_use]
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> MountGauges {
         let (nodes, open) = (self.nodes.lock().len(), self.handles.lock().len());
-        Held { nodes, open, draft_bytes: self.budget.used() }
+        MountGauges { nodes, open, draft_bytes: self.budget.used() }
     }
 
     /// Bytes that may be written at once, and how many of them are left.

@@ -19,7 +19,7 @@ use crate::stamp::{Kind, Stat};
 
 /// The way in which a file is opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct How {
+pub struct OpenHow {
     /// To be written.
     pub writes: bool,
     /// Emptied first.
@@ -131,12 +131,17 @@ impl<O: Objects> Tree<O> {
     /// # Errors
     /// [`Refusal::TooLarge`] if it is to be written, is not emptied, and has more than [`COPY_UP_BYTES_MAX`];
     /// [`Refusal::Stale`] if another client replaced it; [`Refusal::TooManyOpen`].
-    pub async fn open(&self, ino: Ino, how: How) -> Result<u64, Refusal> {
+    pub async fn open(&self, ino: Ino, how: OpenHow) -> Result<u64, Refusal> {
         self.open_to_keep(ino, how, u64::MAX).await
     }
 
     /// As [`open`](Self::open), of a file of which no more bytes are kept.
-    pub(super) async fn open_to_keep(&self, ino: Ino, how: How, kept: u64) -> Result<u64, Refusal> {
+    pub(super) async fn open_to_keep(
+        &self,
+        ino: Ino,
+        how: OpenHow,
+        kept: u64,
+    ) -> Result<u64, Refusal> {
         self.handles.lock().has_room()?;
         let file = self.open_file(ino).await?;
         let opened =
@@ -171,7 +176,7 @@ impl<O: Objects> Tree<O> {
     }
 
     /// Empties it, or sees that it can be written.
-    async fn prepare(&self, file: &OpenFile, how: How, kept: u64) -> Result<(), Refusal> {
+    async fn prepare(&self, file: &OpenFile, how: OpenHow, kept: u64) -> Result<(), Refusal> {
         if !how.writes {
             return Ok(());
         }
@@ -186,7 +191,7 @@ impl<O: Objects> Tree<O> {
         Ok(())
     }
 
-    fn handle(&self, ino: Ino, file: &Arc<OpenFile>, how: How) -> Result<u64, Refusal> {
+    fn handle(&self, ino: Ino, file: &Arc<OpenFile>, how: OpenHow) -> Result<u64, Refusal> {
         let writes = how.writes;
         self.handles.lock().add(Handle::File { ino, file: file.clone(), writes })
     }
@@ -200,7 +205,7 @@ impl<O: Objects> Tree<O> {
         parent: Ino,
         name: &OsStr,
         mode: u16,
-        how: How,
+        how: OpenHow,
     ) -> Result<(Ino, Stat, u64), Refusal> {
         let path = self.child(parent, name)?;
         self.handles.lock().has_room()?;
@@ -228,7 +233,7 @@ impl<O: Objects> Tree<O> {
         &self,
         path: &TreePath,
         mode: u16,
-        how: How,
+        how: OpenHow,
     ) -> Result<(Ino, Stat, u64), Refusal> {
         let draft = Draft::new(&self.drafts, &self.budget).await?;
         let stat = Stat::new(Kind::File, mode, SystemTime::now());

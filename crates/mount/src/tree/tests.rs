@@ -10,7 +10,7 @@ use larder_objects::{Objects, PutOptions};
 use larder_pack::{Backend, PackConfig, Packer};
 use larder_types::{BucketName, Condition, ObjectKey};
 
-use super::{Changes, How, Tree};
+use super::{Changes, OpenHow, Tree};
 use crate::draft::DraftBody;
 use crate::limits::COPY_UP_BYTES_MAX;
 use crate::nodes::{Ino, ROOT};
@@ -18,10 +18,10 @@ use crate::path::TreePath;
 use crate::refusal::Refusal;
 use crate::stamp::{Kind, Stat};
 
-const READ: How = How { writes: false, empties: false, is_new: false };
-const WRITE: How = How { writes: true, ..READ };
-const EMPTY: How = How { empties: true, ..WRITE };
-const NEW: How = How { is_new: true, ..WRITE };
+const READ: OpenHow = OpenHow { writes: false, empties: false, is_new: false };
+const WRITE: OpenHow = OpenHow { writes: true, ..READ };
+const EMPTY: OpenHow = OpenHow { empties: true, ..WRITE };
+const NEW: OpenHow = OpenHow { is_new: true, ..WRITE };
 
 struct Bench {
     tree: Tree<Packer>,
@@ -83,7 +83,7 @@ impl Bench {
         (self.walk(parent).await.unwrap().0, OsStr::new(name))
     }
 
-    async fn create(&self, path: &str, how: How) -> Result<(Ino, u64), Refusal> {
+    async fn create(&self, path: &str, how: OpenHow) -> Result<(Ino, u64), Refusal> {
         let (parent, name) = self.place(path).await;
         self.tree.create(parent, name, 0o644, how).await.map(|(ino, _, handle)| (ino, handle))
     }

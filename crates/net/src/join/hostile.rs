@@ -32,18 +32,18 @@ async fn spoiled_joins_end_no_manager() {
         let session = session_secret(tls.get_ref().1).unwrap();
         let key = IdentityRequest::new().unwrap().key();
         let proof = token.prove(&session, &key);
-        let join = Asked::Join { token: token.id(), key, proof };
-        let good = [encoded(&join), encoded(&Asked::Renew { key })];
+        let join = EnrolmentRequest::Join { token: token.id(), key, proof };
+        let good = [encoded(&join), encoded(&EnrolmentRequest::Renew { key })];
         let bytes = framed(&mut draw, Kind::Request, &good);
         match hostile::ask(tls, &bytes).await.map(|frame| frame.decode().unwrap()) {
-            Some(Told::Signed { certificate }) => {
+            Some(EnrolmentReply::Signed { certificate }) => {
                 let subject = Subject::read(&CertificateDer::from(certificate)).unwrap();
                 assert_eq!(subject, due, "what the joiner says changes nothing");
                 let is_whole = bytes.windows(good[0].len()).any(|part| part == good[0]);
                 assert!(is_whole, "signed without the proof: {bytes:?}");
                 signed += 1;
             }
-            Some(Told::Refused(_)) => refused += 1,
+            Some(EnrolmentReply::Refused(_)) => refused += 1,
             None => unheard += 1,
         }
     }
@@ -69,13 +69,13 @@ async fn spoiled_answers_of_a_manager_end_no_joiner() {
         let answering = async {
             let (tcp, _) = socket.accept().await.unwrap();
             let mut wire = Wire::new(Box::new(acceptor.accept(tcp).await.ok()?), Arc::default());
-            let asked: Asked = wire.hear().await.ok()?.decode().unwrap();
-            let Asked::Join { key, .. } = asked else { panic!("it joins") };
+            let asked: EnrolmentRequest = wire.hear().await.ok()?.decode().unwrap();
+            let EnrolmentRequest::Join { key, .. } = asked else { panic!("it joins") };
             let roles = Roles::of(&[Role::Data]);
             let life = Duration::from_secs(3600);
             let certificate = cluster.authority.certify(ServerId(3), roles, &key, life).unwrap();
-            let signed = encoded(&Told::Signed { certificate });
-            let refused = encoded(&Told::Refused(Refusal::NotNow));
+            let signed = encoded(&EnrolmentReply::Signed { certificate });
+            let refused = encoded(&EnrolmentReply::Refused(Refusal::NotNow));
             let bytes = framed(&mut draw, Kind::Answer, &[signed.clone(), signed, refused]);
             Some(hostile::ask(wire.into_socket(), &bytes).await)
         };

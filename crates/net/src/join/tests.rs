@@ -170,12 +170,12 @@ async fn a_proof_that_was_overheard_is_refused_in_another_session() {
     let session = session_secret(first.get_ref().1).unwrap();
     let key = IdentityRequest::new().unwrap().key();
     let proof = token.prove(&session, &key);
-    let asked = || Asked::Join { token: token.id(), key, proof };
+    let asked = || EnrolmentRequest::Join { token: token.id(), key, proof };
 
     let second = connect_joining(&cluster.address(), &token).await.unwrap();
-    assert!(matches!(ask(second, &asked()).await, Ok(Told::Refused(Refusal::Token))));
+    assert!(matches!(ask(second, &asked()).await, Ok(EnrolmentReply::Refused(Refusal::Token))));
     // In its own session it is good.
-    assert!(matches!(ask(first, &asked()).await, Ok(Told::Signed { .. })));
+    assert!(matches!(ask(first, &asked()).await, Ok(EnrolmentReply::Signed { .. })));
 }
 
 #[tokio::test]
@@ -242,6 +242,6 @@ async fn a_joiner_cannot_renew() {
     let cluster = cluster(authority(), folder.path()).await;
     let token = cluster.token(None);
     let tls = connect_joining(&cluster.address(), &token).await.unwrap();
-    let asked = Asked::Renew { key: IdentityRequest::new().unwrap().key() };
-    assert!(matches!(ask(tls, &asked).await, Ok(Told::Refused(Refusal::NotRenewed))));
+    let asked = EnrolmentRequest::Renew { key: IdentityRequest::new().unwrap().key() };
+    assert!(matches!(ask(tls, &asked).await, Ok(EnrolmentReply::Refused(Refusal::NotRenewed))));
 }

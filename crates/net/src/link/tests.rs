@@ -13,7 +13,7 @@ use super::*;
 use crate::endpoint::Security;
 use crate::handshake::buffered;
 use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX, SILENCE_MAX};
-use crate::metrics::Stands;
+use crate::metrics::ConnectionSide;
 use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
 use crate::{Peer, Rejected, hello};
 
@@ -164,23 +164,23 @@ async fn connections_of_an_endpoint_are_pinged_together_but_for_those_that_are_l
     let ours = caller(&authority());
     let target = || Target { server: ServerId(2), role: Role::Data, address: String::new() };
     let (one, other) = (Link::new(ours.clone(), target()), Link::new(ours.clone(), target()));
-    let begun = ours.beats().next(Instant::now());
+    let begun = ours.ping_schedule().next(Instant::now());
     tokio::time::advance(begun - Instant::now()).await;
     let (mut first, mut batch) = (Calling::new(&one, PROTOCOL_MAX), Batch::default());
     tokio::time::advance(PING_INTERVAL * 7 / 10).await;
     let mut second = Calling::new(&other, PROTOCOL_MAX);
-    let old = Seen { is_local: false, received: begun, wrote: begun };
+    let old = LastSeen { is_local: false, received: begun, wrote: begun };
     for calling in [&mut first, &mut second] {
         let next = calling.tick(Instant::now(), old, &mut batch).unwrap();
         assert_eq!((next - begun, batch.bytes()), (PING_INTERVAL, 0));
     }
     tokio::time::advance(PING_INTERVAL * 3 / 10).await;
     let now = Instant::now();
-    let lately = Seen { is_local: false, received: now, wrote: now };
+    let lately = LastSeen { is_local: false, received: now, wrote: now };
     assert_eq!(first.tick(now, lately, &mut batch).unwrap() - now, PING_INTERVAL);
     assert_eq!(batch.bytes(), 0, "both ends know that the other lives");
     let (says_nothing, hears_nothing) =
-        (Seen { wrote: begun, ..lately }, Seen { wrote: now, ..old });
+        (LastSeen { wrote: begun, ..lately }, LastSeen { wrote: now, ..old });
     for (calling, seen) in [(&mut first, says_nothing), (&mut second, hears_nothing)] {
         calling.ping_at = now;
         let mut batch = Batch::default();
@@ -304,9 +304,9 @@ async fn sixty_four_calls_in_flight_each_get_their_own_answer() {
         ours.metrics().round_trips(service).buckets().map(|(_, count)| count).sum()
     };
     assert_eq!(Role::ALL.map(answered), [0, 0, 64 * 20, 0, 0], "data servers are the third");
-    for (endpoint, stands) in [(&ours, Stands::Asks), (&theirs, Stands::Serves)] {
+    for (endpoint, stands) in [(&ours, ConnectionSide::Asks), (&theirs, ConnectionSide::Serves)] {
         for service in Role::ALL {
-            for end in Stands::ALL {
+            for end in ConnectionSide::ALL {
                 let of = endpoint.metrics().traffic(service, end);
                 let is_some = of.received.get() > 1000 && of.sent.get() > 1000;
                 assert_eq!(is_some, (service, end) == (Role::Data, stands), "{service} {end:?}");

@@ -10,7 +10,9 @@ use larder_types::ServerId;
 use crate::tests::{
     Echo, Echoing, Log, authority, caller, data_server, endpoint, peer, socket, soon,
 };
-use crate::{CallError, Decider, Endpoint, Listener, NotSent, Peer, Refused, Services, Unknown};
+use crate::{
+    CallError, Endpoint, Listener, NotSent, Peer, Refused, RefusingSide, Services, Unknown,
+};
 
 fn remove(at: &Endpoint, server: u32) {
     at.refuse_removed(BTreeSet::from([ServerId(server)]));
@@ -31,7 +33,7 @@ async fn a_removed_server_is_refused_at_the_handshake_and_hears_why() {
     let (theirs, listener, _heard) = data_server(&authority, 2).await;
     remove(&theirs, 1);
     let denied = denied(ask(&peer(&caller(&authority), 2, listener.address())).await.unwrap_err());
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::Removed));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::Removed));
     assert_eq!(&*denied.why, "server 1 was removed from the cluster");
     assert_eq!(theirs.metrics().refused(Refused::Removed), 1);
 }
@@ -94,5 +96,5 @@ async fn nobody_calls_a_server_that_was_removed() {
             other => panic!("{other}"),
         }
     };
-    assert_eq!((refused.by, refused.reason), (Decider::Us, Refused::Removed));
+    assert_eq!((refused.by, refused.reason), (RefusingSide::Us, Refused::Removed));
 }

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::error::{CallError, Decider, Denied, Refused};
+use crate::error::{CallError, Denied, Refused, RefusingSide};
 use crate::tests::{Log, authority, caller, data_server, endpoint, expired, peer, soon};
 
 /// The refusal that a caller with this identity hears from server 2, and what is logged.
@@ -45,7 +45,7 @@ async fn a_caller_with_an_expired_certificate_is_refused() {
     let roles = Roles::of(&[Role::Meta]);
     let old = authority.identity_valid(ServerId(1), roles, expired()).unwrap();
     let (denied, refused, log) = heard_by(&authority, &old).await;
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::Expired));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::Expired));
     assert_eq!(refused, Refused::Expired);
     let line = log.lines().find(|l| l.contains("reason=\"expired\"")).expect("it is logged");
     assert!(line.contains("WARN") && line.contains("address=127.0.0.1:"), "{line}");
@@ -122,7 +122,7 @@ async fn a_caller_whose_role_may_not_call_is_told_so() {
     let authority = authority();
     let proxy = authority.identity(ServerId(1), Roles::of(&[Role::Proxy])).unwrap();
     let (denied, refused, log) = heard_by(&authority, &proxy).await;
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::WrongRole));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::WrongRole));
     assert!(denied.why.contains("may not call data"), "{denied}");
     assert_eq!(refused, Refused::WrongRole);
     assert!(log.contains("reason=\"wrong_role\""), "{log}");
@@ -137,7 +137,7 @@ async fn a_server_that_is_another_than_was_meant_is_not_spoken_to() {
     let to = peer(&ours, 3, listener.address());
     let error = to.call(&"x".into(), Bytes::new(), soon()).await.unwrap_err();
     let CallError::Denied(denied) = error else { panic!("{error}") };
-    assert_eq!((denied.by, denied.reason), (Decider::Us, Refused::WrongServer));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Us, Refused::WrongServer));
     assert_eq!(ours.metrics().refused(Refused::WrongServer), 1);
     assert!(log.text().contains("a connection was refused"), "{}", log.text());
 }
@@ -171,7 +171,7 @@ async fn a_server_without_the_role_that_is_called_is_not_spoken_to() {
     let to = peer(&caller(&authority), 2, listener.address());
     let error = to.call(&"x".into(), Bytes::new(), soon()).await.unwrap_err();
     let CallError::Denied(denied) = error else { panic!("{error}") };
-    assert_eq!((denied.by, denied.reason), (Decider::Us, Refused::WrongRole));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Us, Refused::WrongRole));
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_service_that_is_not_there_is_named() {
     let to = peer(&caller(&authority), 2, listener.address());
     let error = to.call(&"x".into(), Bytes::new(), soon()).await.unwrap_err();
     let CallError::Denied(denied) = error else { panic!("{error}") };
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::NoService));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::NoService));
 }
 
 /// Anybody who reaches the port can be refused as often as they like.

@@ -9,7 +9,7 @@ use larder_types::ServerId;
 use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::tests::{Echo, Echoing, authority, caller, data_server, peer, socket, soon};
 use crate::{
-    CallError, Decider, Denied, Endpoint, Listener, NotSent, Peer, Refused, Services, Unknown,
+    CallError, Denied, Endpoint, Listener, NotSent, Peer, Refused, RefusingSide, Services, Unknown,
 };
 
 /// A meta server of the release before this one.
@@ -41,7 +41,7 @@ async fn whoever_does_not_speak_what_is_required_is_refused_and_hears_what_to_do
     theirs.require(PROTOCOL_MAX);
     theirs.require(PROTOCOL_MIN);
     let denied = denied(&peer(&older(&authority), 2, listener.address())).await;
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::Version));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::Version));
     let (min, max, less) = (PROTOCOL_MIN, PROTOCOL_MAX, PROTOCOL_MAX - 1);
     let why = format!(
         "it speaks versions {min} to {less}, this release {min} to {max}, and this cluster {max} or newer: install its release"
@@ -77,7 +77,7 @@ async fn a_caller_that_its_cluster_left_behind_is_refused() {
     // Of this release as the map of its cluster is: it has been left behind.
     ours.require(PROTOCOL_MAX);
     let denied = denied(&peer).await;
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::Version));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::Version));
 }
 
 #[tokio::test]

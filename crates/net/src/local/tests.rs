@@ -11,7 +11,7 @@ use crate::limits::{PIPE_BYTES, SILENCE_MAX};
 use crate::tests::{
     Echo, Echoing, Heard, authority, caller, endpoint, expired, peer, socket, soon,
 };
-use crate::{CallError, Ear, Endpoint, Listener, Port, Refused, Services};
+use crate::{CallError, Endpoint, ListenSocket, Listener, Port, Refused, Services};
 
 /// A data server and a meta server at one port.
 struct Machine {
@@ -30,7 +30,7 @@ impl Machine {
         let services = Services::new().with::<Echo>(Roles::of(&[Role::Meta]), echoing);
         let listener = Listener::start(&theirs, port.clone(), services).unwrap();
         let ours = caller(authority);
-        ours.share(&Ear::Shared(port.clone()));
+        ours.share(&ListenSocket::Shared(port.clone()));
         Self { port, ours, theirs, listener, heard }
     }
 
@@ -41,7 +41,7 @@ impl Machine {
 
     /// Has a server that shares the port call the data server.
     async fn answers(&self, endpoint: &Arc<Endpoint>) -> Result<(), CallError> {
-        endpoint.share(&Ear::Shared(self.port.clone()));
+        endpoint.share(&ListenSocket::Shared(self.port.clone()));
         let to = peer(endpoint, 2, self.port.address());
         to.call(&"x".into(), Bytes::new(), soon()).await.map(drop)
     }

@@ -47,7 +47,7 @@ async fn served(
     let subject = Subject { cluster: ClusterId(7), server: ServerId(1), roles };
     let from = PeerIdentity { subject, address: "127.0.0.1:1".parse().unwrap(), version };
     let serve = Arc::new(Served::<Echo, _>::new(echoing));
-    let mut serving = Serving::new((from, None), serve, (metrics.clone(), Beats::begin()));
+    let mut serving = Serving::new((from, None), serve, (metrics.clone(), PingSchedule::begin()));
     let mut wire = Wire::new(Box::new(socket), metrics);
     wire.agreed(version);
     run(&mut wire, &mut serving).await

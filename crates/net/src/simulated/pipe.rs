@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::ways::Found;
+use super::channels::Found;
 use super::{Network, State};
 
 /// One end of a simulated connection. Dropping it closes the connection.
@@ -31,10 +31,10 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         let mut state = self.network.state.lock();
-        let ends = state.ways.ends_of(self.writes);
+        let ends = state.channels.ends_of(self.writes);
         let due = Instant::now() + state.delay(ends);
-        state.ways.end(self.writes, due);
-        state.ways.abandon(self.reads);
+        state.channels.end(self.writes, due);
+        state.channels.abandon(self.reads);
     }
 }
 
@@ -46,7 +46,7 @@ impl AsyncRead for Pipe {
     ) -> Poll<io::Result<()>> {
         loop {
             let reads = self.reads;
-            let found = self.network.state.lock().ways.take(reads, buf.remaining(), cx.waker());
+            let found = self.network.state.lock().channels.take(reads, buf.remaining(), cx.waker());
             match found {
                 Found::Bytes(bytes) => {
                     buf.put_slice(&bytes);
@@ -83,15 +83,15 @@ impl AsyncWrite for Pipe {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut state = self.network.state.lock();
-        let room = state.ways.room(self.writes, cx.waker())?;
+        let room = state.channels.room(self.writes, cx.waker())?;
         let wanted = room.min(bufs.iter().map(|buf| buf.len()).sum());
         if room == 0 {
             return Poll::Pending;
         }
         let bytes = gathered(bufs, part(&mut state, wanted));
-        let (len, ends) = (bytes.len(), state.ways.ends_of(self.writes));
+        let (len, ends) = (bytes.len(), state.channels.ends_of(self.writes));
         let due = Instant::now() + state.delay(ends);
-        state.ways.send(self.writes, bytes, due);
+        state.channels.send(self.writes, bytes, due);
         Poll::Ready(Ok(len))
     }
 
@@ -108,9 +108,9 @@ impl AsyncWrite for Pipe {
     }
 }
 
-/// The number of bytes of a write that are accepted: all, or fewer where [`Weather`](super::Weather) splits the write.
+/// The number of bytes of a write that are accepted: all, or fewer where [`NetworkConditions`](super::NetworkConditions) splits the write.
 fn part(state: &mut State, wanted: usize) -> usize {
-    let one_in = state.weather.split_one_in;
+    let one_in = state.conditions.split_one_in;
     if wanted > 1 && one_in > 0 && (state.draw)().is_multiple_of(one_in) {
         return 1 + (state.draw)() as usize % (wanted - 1);
     }

@@ -31,8 +31,8 @@ fn drawn(seed: u64) -> impl FnMut() -> u64 + Send {
 }
 
 impl Pair {
-    fn begin(weather: Weather, seed: u64) -> Self {
-        let network = Network::new(weather, drawn(seed));
+    fn begin(conditions: NetworkConditions, seed: u64) -> Self {
+        let network = Network::new(conditions, drawn(seed));
         let host = network.host(subject(CALLED, Role::Data));
         let address = address_of(CALLED);
         let (echoing, heard) = Echoing::new();
@@ -56,7 +56,8 @@ async fn call(peer: Peer<Echo>, what: &str, payload: usize) -> Result<(String, u
     Ok((answer, payload.len()))
 }
 
-const WEATHER: Weather = Weather { delay_ms: 3, late_one_in: 4, late_ms: 40, split_one_in: 3 };
+const WEATHER: NetworkConditions =
+    NetworkConditions { delay_ms: 3, late_one_in: 4, late_ms: 40, split_one_in: 3 };
 
 #[tokio::test(start_paused = true)]
 async fn calls_of_all_lengths_are_answered_in_simulated_time() {
@@ -70,7 +71,7 @@ async fn calls_of_all_lengths_are_answered_in_simulated_time() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_cut_off_waits_and_a_silent_peer_is_given_up() {
-    let pair = Pair::begin(Weather::default(), 2);
+    let pair = Pair::begin(NetworkConditions::default(), 2);
     pair.call("before", 1).await.unwrap();
     pair.network.cut(CALLED, CALLER);
     let brief = async {
@@ -105,7 +106,7 @@ async fn a_reset_connection_loses_the_answer_and_the_next_one_is_made() {
 
 #[tokio::test(start_paused = true)]
 async fn who_refuses_or_is_another_is_not_spoken_with() {
-    let pair = Pair::begin(Weather::default(), 4);
+    let pair = Pair::begin(NetworkConditions::default(), 4);
     pair.network.refuse(CALLED, true);
     let refused = pair.call("refused", 1).await.unwrap_err();
     assert!(matches!(refused, CallError::NotSent(NotSent::Unreachable(_))), "{refused}");

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::*;
-use crate::error::Decider;
+use crate::error::RefusingSide;
 use crate::tests::{Echo, Echoing, Log, authority, caller, endpoint, peer, socket, soon};
 use crate::{Listener, Services};
 
@@ -73,7 +73,9 @@ async fn a_stream_carries_all_bytes_both_ways_beside_calls() {
     assert!(back == sent, "what came back is what was sent");
     let called = peer(&ours, 2, listener.address());
     called.call(&"x".into(), bytes::Bytes::new(), soon()).await.unwrap();
-    for (metrics, stands) in [(ours.metrics(), Stands::Asks), (theirs.metrics(), Stands::Serves)] {
+    for (metrics, stands) in
+        [(ours.metrics(), ConnectionSide::Asks), (theirs.metrics(), ConnectionSide::Serves)]
+    {
         let of = metrics.traffic(Role::Data, stands);
         assert!(of.sent.get() >= MANY as u64 && of.received.get() >= MANY as u64, "{stands:?}");
         assert_eq!(metrics.open.get(), 2, "the stream, and the calls: {stands:?}");
@@ -112,10 +114,10 @@ async fn streams_are_refused_for_the_reasons_of_calls() {
     let (theirs, listener) = server(&authority).await;
     let (log, _guard) = Log::begin();
     let denied = refusal(&caller(&authority), 3, &listener).await;
-    assert_eq!((denied.by, denied.reason), (Decider::Us, Refused::WrongServer));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Us, Refused::WrongServer));
     let proxy = authority.identity(ServerId(1), Roles::of(&[Role::Proxy])).unwrap();
     let denied = refusal(&endpoint(&proxy), 2, &listener).await;
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::WrongRole));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::WrongRole));
     assert!(log.text().contains("reason=\"wrong_role\""), "{}", log.text());
     let ours = caller(&authority);
     let other = ours.open_stream(ServerId(2), Role::Meta, listener.address().to_string()).await;

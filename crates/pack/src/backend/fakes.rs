@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::streamed::Streamed;
 use super::url::open_cloud;
-use super::{Asked, Backend, Unread};
+use super::{Backend, BackendClient, Unread};
 use crate::class::Requests;
 
 /// A cloud in memory.
@@ -376,8 +376,8 @@ pub(crate) fn azure() -> (Backend, Fake) {
 }
 
 fn backend(url: &str) -> (Backend, Fake) {
-    let (fake, asked) = (Fake::default(), Asked::new());
-    (Backend::of(open_cloud(url, fake.clone(), &asked.gate).unwrap(), asked), fake)
+    let (fake, asked) = (Fake::default(), BackendClient::new());
+    (Backend::of(open_cloud(url, fake.clone(), &asked.scheduler).unwrap(), asked), fake)
 }
 
 /// All that packing asks of a backend, but for removing.

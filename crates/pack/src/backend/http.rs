@@ -1,4 +1,4 @@
-//! Requests to a backend over HTTP. Every one passes the gate. One that the backend is too busy for
+//! Requests to a backend over HTTP. Every one passes the request scheduler. One that the backend is too busy for
 //! is made again: after the pause that it asks for, or after one that doubles.
 //!
 //! Lost connections and errors of the server are the business of the library above, which makes such a request again
@@ -20,8 +20,8 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 
-use super::gate::Gate;
-use super::pace::Answer;
+use super::adaptive_limiter::Answer;
+use super::request_scheduler::RequestScheduler;
 use super::streamed::Streamed;
 use crate::class::RequestClass;
 use crate::limits::{BACKEND_RETRY_MAX, RETRY_AFTER_MAX, THROTTLED_PAUSE, THROTTLED_PAUSE_MAX};
@@ -37,16 +37,16 @@ const KEY_HOSTS: [&str; 7] = [
     "localhost:50342",
 ];
 
-/// Connects through a gate.
+/// Connects through a request scheduler.
 pub(super) struct GatedConnector<C> {
     pub(super) inner: C,
-    pub(super) gate: Arc<Gate>,
+    pub(super) scheduler: Arc<RequestScheduler>,
 }
 
-/// A client behind the gate.
+/// A client behind the request scheduler.
 struct Gated {
     inner: HttpClient,
-    gate: Arc<Gate>,
+    scheduler: Arc<RequestScheduler>,
 }
 
 impl<C> std::fmt::Debug for GatedConnector<C> {
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Gated {
 impl<C: HttpConnector> HttpConnector for GatedConnector<C> {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let inner = self.inner.connect(options)?;
-        Ok(HttpClient::new(Gated { inner, gate: self.gate.clone() }))
+        Ok(HttpClient::new(Gated { inner, scheduler: self.scheduler.clone() }))
     }
 }
 
@@ -80,7 +80,7 @@ impl HttpService for Gated {
             if let Some(streamed) = &streamed {
                 streamed.prepare(&mut again).await?;
             }
-            let entered = self.gate.enter(class).await;
+            let entered = self.scheduler.enter(class).await;
             let pass = entered.map_err(|not| HttpError::new(HttpErrorKind::Unknown, not))?;
             let answer = self.inner.execute(again).await;
             let response = match answer {
@@ -220,7 +220,7 @@ mod tests {
     fn gated(answers: &[(u16, Option<&'static str>)]) -> (Gated, Arc<Counters>) {
         let counters = Arc::<Counters>::default();
         let inner = HttpClient::new(Scripted(Mutex::new(answers.to_vec())));
-        (Gated { inner, gate: Arc::new(Gate::new(counters.clone())) }, counters)
+        (Gated { inner, scheduler: Arc::new(RequestScheduler::new(counters.clone())) }, counters)
     }
 
     fn request(method: Method, uri: &str) -> HttpRequest {
@@ -238,7 +238,7 @@ mod tests {
         assert!(start.elapsed() >= least, "half of a pause and half of its double at least");
         assert_eq!(counters.requests.load(), Requests { put: 3, ..Requests::default() });
         assert_eq!(counters.throttled.load(Ordering::Relaxed), 2);
-        assert_eq!(gated.gate.limit(), crate::limits::BACKEND_REQUESTS_START / 4);
+        assert_eq!(gated.scheduler.limit(), crate::limits::BACKEND_REQUESTS_START / 4);
     }
 
     /// Gives out one key, and counts how often.
@@ -311,21 +311,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_is_not_answered_in_time_halves_what_is_under_way() {
-        let gate = Arc::new(Gate::new(Arc::default()));
-        let gated = Gated { inner: HttpClient::new(Late), gate: gate.clone() };
-        let before = gate.limit();
+        let scheduler = Arc::new(RequestScheduler::new(Arc::default()));
+        let gated = Gated { inner: HttpClient::new(Late), scheduler: scheduler.clone() };
+        let before = scheduler.limit();
         for halved in [2, 4, 8, 16, 16] {
             gated.call(request(Method::PUT, "http://h/b/k")).await.unwrap_err();
-            assert_eq!(gate.limit(), (before / halved).max(BACKEND_REQUESTS_MIN));
+            assert_eq!(scheduler.limit(), (before / halved).max(BACKEND_REQUESTS_MIN));
         }
-        assert_eq!(gate.writes_max(), 2);
+        assert_eq!(scheduler.writes_max(), 2);
     }
 
     /// The library logs the error as it makes the request again.
     #[tokio::test]
     async fn a_request_without_an_answer_names_host_and_bucket_and_why() {
-        let gate = Arc::new(Gate::new(Arc::default()));
-        let gated = Gated { inner: HttpClient::new(Late), gate };
+        let scheduler = Arc::new(RequestScheduler::new(Arc::default()));
+        let gated = Gated { inner: HttpClient::new(Late), scheduler };
         let uri = "http://h:9/photos/k?partNumber=1&secret=x";
         let error = gated.call(request(Method::PUT, uri)).await.unwrap_err();
         assert_eq!(error.kind(), HttpErrorKind::Timeout);

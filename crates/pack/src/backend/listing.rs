@@ -4,7 +4,7 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 use object_store::ObjectMeta;
 
-use super::{Asked, failed};
+use super::{BackendClient, failed};
 use crate::class::RequestClass;
 use crate::error::PackError;
 
@@ -13,7 +13,7 @@ const PAGE_NAMES: usize = 1000;
 
 /// A list under way.
 pub(crate) struct Listing {
-    asked: Asked,
+    asked: BackendClient,
     prefix: String,
     found: BoxStream<'static, object_store::Result<ObjectMeta>>,
     is_done: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Listing {
 
 impl Listing {
     pub(super) fn new(
-        asked: Asked,
+        asked: BackendClient,
         prefix: &str,
         found: BoxStream<'static, object_store::Result<ObjectMeta>>,
     ) -> Self {

@@ -1,5 +1,5 @@
-//! The seam to somebody else's object store: the few things that packing asks of one. Each passes the gate
-//! (`gate.rs`), which counts it: over HTTP request by request (`http.rs`), else here.
+//! The seam to somebody else's object store: the few things that packing asks of one. Each passes the request scheduler
+//! (`request_scheduler.rs`), which counts it: over HTTP request by request (`http.rs`), else here.
 //!
 //! # Invariants
 //!
@@ -9,15 +9,15 @@
 //!
 //! Must not: know what blobs are.
 
-pub(crate) mod background;
+mod adaptive_limiter;
 #[cfg(test)]
 pub(crate) mod fakes;
-mod gate;
 mod http;
 mod listing;
-mod pace;
-mod purse;
+mod request_scheduler;
+mod spend_limiter;
 mod streamed;
+pub(crate) mod token_bucket;
 mod uplink;
 mod upload;
 mod url;
@@ -42,8 +42,8 @@ pub(crate) use listing::Listing;
 pub(crate) use streamed::Source;
 pub(crate) use upload::BackendUpload;
 
-use self::gate::{Gate, NotMade};
-use self::pace::Answer;
+use self::adaptive_limiter::Answer;
+use self::request_scheduler::{NotMade, RequestScheduler};
 use self::streamed::{Streamed, Streams};
 use self::upload::{Numbered, Parts};
 use self::url::Opened;
@@ -57,7 +57,7 @@ use crate::limits::{MISSING_LOOKS_MAX, MISSING_PAUSE};
 #[derive(Clone)]
 pub struct Backend {
     store: Arc<dyn ObjectStore>,
-    asked: Asked,
+    asked: BackendClient,
     /// Sends parts by their numbers, if the store takes them so.
     numbered: Option<Numbered>,
     /// The way it takes requests whose bodies are read from files, if it does.
@@ -66,12 +66,12 @@ pub struct Backend {
     dir: Option<PathBuf>,
 }
 
-/// The gate and the counters that a store's requests pass.
+/// The request scheduler and the counters that a store's requests pass.
 #[derive(Clone)]
-struct Asked {
-    gate: Arc<Gate>,
+struct BackendClient {
+    scheduler: Arc<RequestScheduler>,
     counters: Arc<Counters>,
-    /// Requests pass the gate one by one on their way out, and not as the calls that they are made for.
+    /// Requests pass the request scheduler one by one on their way out, and not as the calls that they are made for.
     over_http: bool,
 }
 
@@ -105,13 +105,19 @@ impl Backend {
     /// # Errors
     /// [`PackError::Config`] if the URL is not one of these, [`PackError::Backend`] if the store cannot be used.
     pub fn open(url: &str) -> Result<Self, PackError> {
-        let asked = Asked::new();
-        Ok(Self::of(url::open(url, &asked.gate)?, asked))
+        let asked = BackendClient::new();
+        Ok(Self::of(url::open(url, &asked.scheduler)?, asked))
     }
 
-    fn of(opened: Opened, asked: Asked) -> Self {
+    fn of(opened: Opened, asked: BackendClient) -> Self {
         let Opened { store, numbered, streams, dir } = opened;
-        Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, numbered, streams, dir }
+        Self {
+            store,
+            asked: BackendClient { over_http: dir.is_none(), ..asked },
+            numbered,
+            streams,
+            dir,
+        }
     }
 
     /// Checks that a URL names a backend: one that may be opened, as far as that shows without
@@ -129,10 +135,10 @@ impl Backend {
     /// A store that is at hand.
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, asked: Asked::new(), numbered: None, streams: None, dir: None }
+        Self { store, asked: BackendClient::new(), numbered: None, streams: None, dir: None }
     }
 
-    /// The objects below a prefix, as a store of its own. Its requests pass the same gate, and are
+    /// The objects below a prefix, as a store of its own. Its requests pass the same request scheduler, and are
     /// counted with this one's.
     pub(crate) fn below(&self, prefix: &str) -> Self {
         if prefix.is_empty() {
@@ -158,22 +164,22 @@ impl Backend {
 
     /// Sets the budgets: requests a second, and money a day at these prices.
     pub(crate) fn set_budgets(&self, per_second: Option<f64>, prices: Prices, day: Option<f64>) {
-        self.asked.gate.set_budgets(per_second, prices, day);
+        self.asked.scheduler.set_budgets(per_second, prices, day);
     }
 
     /// Requests that may be under way now.
     pub(crate) fn requests_max(&self) -> u32 {
-        self.asked.gate.limit()
+        self.asked.scheduler.limit()
     }
 
     /// Requests of uploads that may be under way now, 1 at least.
     pub(crate) fn uploads_max(&self) -> u32 {
-        self.asked.gate.writes_max()
+        self.asked.scheduler.writes_max()
     }
 
     /// Returns true if uploads wait for the budget of money.
     pub(crate) fn is_spent(&self) -> bool {
-        self.asked.gate.is_spent(RequestClass::Put)
+        self.asked.scheduler.is_spent(RequestClass::Put)
     }
 
     /// Writes a small object; one that is there is replaced.
@@ -399,7 +405,7 @@ impl Backend {
         }
     }
 
-    /// An object as the store has it, past the gate.
+    /// An object as the store has it, past the request scheduler.
     #[cfg(test)]
     pub(crate) async fn at_once(&self, name: &str) -> Option<Bytes> {
         self.store.get(&Path::from(name)).await.ok()?.bytes().await.ok()
@@ -451,10 +457,14 @@ impl Backend {
     }
 }
 
-impl Asked {
+impl BackendClient {
     fn new() -> Self {
         let counters = Arc::<Counters>::default();
-        Self { gate: Arc::new(Gate::new(counters.clone())), counters, over_http: false }
+        Self {
+            scheduler: Arc::new(RequestScheduler::new(counters.clone())),
+            counters,
+            over_http: false,
+        }
     }
 
     /// Makes a request, once there is money for it. It is begun, and so signed, only then.
@@ -463,11 +473,11 @@ impl Asked {
         class: RequestClass,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> object_store::Result<T> {
-        self.gate.afford(class).await;
+        self.scheduler.afford(class).await;
         if self.over_http {
             return request.await;
         }
-        let pass = self.gate.enter(class).await.map_err(not_made)?;
+        let pass = self.scheduler.enter(class).await.map_err(not_made)?;
         let answer = request.await;
         pass.answered(if answer.is_ok() { Answer::Good } else { Answer::Unknown });
         answer

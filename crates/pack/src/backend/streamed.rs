@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! The library makes requests of bytes that are in memory. So it is asked to put none, and the file goes along in the
-//! request's extensions. Where the request passes the gate it gets its length, and is signed again for that; the uplink
+//! request's extensions. Where the request passes the request scheduler it gets its length, and is signed again for that; the uplink
 //! reads the file.
 //!
 //! # Invariants

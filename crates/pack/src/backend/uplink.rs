@@ -5,7 +5,7 @@
 //!
 //! 1. The time allowed for a request begins anew with each frame of its body that goes out.
 //! 2. It covers what the system's buffers may hold of the body, at the slowest rate that is worth waiting for.
-//! 3. A request given up like that fails as timed out, so that the gate slows down.
+//! 3. A request given up like that fails as timed out, so that the request scheduler slows down.
 //! 4. No body goes out any more once its request was given up, or its answer was read or dropped.
 
 use std::error::Error as _;

@@ -15,7 +15,7 @@ use object_store::path::Path;
 use object_store::{Error, MultipartId, MultipartUpload, PutPayload};
 use tokio::task::JoinSet;
 
-use super::{Asked, failed};
+use super::{BackendClient, failed};
 use crate::class::RequestClass;
 use crate::counters::add;
 use crate::error::PackError;
@@ -104,12 +104,12 @@ pub(crate) struct BackendUpload {
     /// True if the store said that it does not know this upload.
     is_lost: bool,
     name: String,
-    asked: Asked,
+    asked: BackendClient,
     bytes: u64,
 }
 
 impl BackendUpload {
-    pub(super) fn new(parts: Parts, name: &str, asked: Asked) -> Self {
+    pub(super) fn new(parts: Parts, name: &str, asked: BackendClient) -> Self {
         Self {
             parts: Some(parts),
             under_way: JoinSet::new(),

@@ -14,8 +14,8 @@ use object_store::prefix::PrefixStore;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use super::failed;
-use super::gate::Gate;
 use super::http::GatedConnector;
+use super::request_scheduler::RequestScheduler;
 use super::streamed::{Signs, Streams};
 use super::uplink::Uplink;
 use super::upload::Numbered;
@@ -79,13 +79,13 @@ pub(super) struct Opened {
     pub(super) dir: Option<PathBuf>,
 }
 
-/// The store that a URL names. One that is no directory is asked over HTTP through the gate.
-pub(super) fn open(url: &str, gate: &Arc<Gate>) -> Result<Opened, PackError> {
+/// The store that a URL names. One that is no directory is asked over HTTP through the request scheduler.
+pub(super) fn open(url: &str, scheduler: &Arc<RequestScheduler>) -> Result<Opened, PackError> {
     if let Some(dir) = dir_of(url)? {
         let store = open_dir(dir)?;
         return Ok(Opened { store, numbered: None, streams: None, dir: Some(dir.into()) });
     }
-    open_cloud(url, Uplink::default(), gate)
+    open_cloud(url, Uplink::default(), scheduler)
 }
 
 /// The directory that a URL names, if it names one.
@@ -120,10 +120,10 @@ fn open_dir(dir: &str) -> Result<Arc<dyn ObjectStore>, PackError> {
 pub(super) fn open_cloud(
     url: &str,
     inner: impl HttpConnector,
-    gate: &Arc<Gate>,
+    scheduler: &Arc<RequestScheduler>,
 ) -> Result<Opened, PackError> {
     let parsed = parse(url)?;
-    let connector = GatedConnector { inner, gate: gate.clone() };
+    let connector = GatedConnector { inner, scheduler: scheduler.clone() };
     let retry = RetryConfig { retry_timeout: BACKEND_RETRY_MAX, ..RetryConfig::default() };
     let plain = parsed.endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
     // The connector bounds the time that a request takes.
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn other_urls_are_refused() {
-        let gate = Arc::new(Gate::new(Arc::default()));
+        let scheduler = Arc::new(RequestScheduler::new(Arc::default()));
         for url in [
             "s3:///x",
             "s3://b?secret=1",
@@ -301,7 +301,7 @@ mod tests {
             "file://relative",
             "file:///x?y",
         ] {
-            let Err(refusal) = open(url, &gate) else { panic!("{url} is taken") };
+            let Err(refusal) = open(url, &scheduler) else { panic!("{url} is taken") };
             assert!(
                 matches!(refusal, PackError::Config { what: "--backend", .. }),
                 "{url}: {refusal}"

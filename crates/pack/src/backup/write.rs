@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::v1::{Head, Segment};
 use super::{Backups, HEADS, SEGMENTS};
 use crate::backend::Backend;
-use crate::backend::background::Pace;
+use crate::backend::token_bucket::TokenBucket;
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::commit::queue::{Queue, Request, Snapshot};
@@ -32,7 +32,7 @@ pub(crate) struct BackupWriter {
     pub(crate) backups: Arc<Backups>,
     pub(crate) worker: WorkerId,
     pub(crate) owner: Arc<Ownership>,
-    pub(crate) pace: Pace,
+    pub(crate) pace: TokenBucket,
     /// Time from one backup to the next; none are made if it is zero.
     pub(crate) interval: Duration,
     /// The time at which the last backup was made, or the process was started.
@@ -208,7 +208,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::clock::{Sighting, uptime};
+    use crate::clock::{SuspendAwareInstant, uptime};
     use crate::owner::numbering::Numbering;
 
     const WORKER: WorkerId = WorkerId(1);
@@ -218,7 +218,7 @@ mod tests {
         let (queue, disk) = (Arc::<Queue>::default(), SimDisk::new(1, 1 << 20));
         let spool = Arc::new(Spool::new(disk.clone(), WORKER).unwrap());
         let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));
-        let (fatal, owned) = (watch::Sender::new(None), Sighting::now(uptime));
+        let (fatal, owned) = (watch::Sender::new(None), SuspendAwareInstant::now(uptime));
         let owner = Ownership::new((numbering, spool.clone()), owned, queue.clone(), fatal, uptime);
         BackupWriter {
             backend: backend.clone(),
@@ -228,7 +228,7 @@ mod tests {
             backups: Arc::new(Backups::of(&[])),
             worker: WORKER,
             owner: Arc::new(owner),
-            pace: Pace::new(1 << 30, 1 << 40),
+            pace: TokenBucket::new(1 << 30, 1 << 40),
             interval: Duration::ZERO,
             last: Instant::now(),
             through: 0,

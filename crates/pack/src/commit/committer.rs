@@ -4,7 +4,7 @@
 //!
 //! 1. A group is spooled and synced, then logged and synced, then shown by the index, then answered; the next one
 //!    begins only after that. So whatever is decided is decided against all that was answered.
-//! 2. No two wishes of a group look at the same thing ([`Scope`]). Nor does one move a part behind
+//! 2. No two commands of a group look at the same thing ([`Scope`]). Nor does one move a part behind
 //!    another that may have ended the version with that part: the part would come back, and belong
 //!    to nothing.
 //! 3. Numbers and clocks are given once and grow. The number of a change that came to nothing is
@@ -25,6 +25,7 @@ use larder_types::{HybridClock, OpSeq};
 use tokio::sync::{oneshot, watch};
 
 use crate::bugs::{self, Bug};
+use crate::commit::command::{Command, Scope};
 use crate::commit::groups::Groups;
 use crate::commit::log::{LogRecordRef, PackLog};
 use crate::commit::neighbours::Neighbours;
@@ -32,15 +33,14 @@ use crate::commit::plan::{Known, plan};
 use crate::commit::policy::Packing;
 use crate::commit::queue::{Answer, Queue, Request, Snapshot, Woken};
 use crate::commit::slot::{Planned, Slot};
-use crate::commit::spool::{LotBytes, Spool};
-use crate::commit::under_way::OwnsUnderWay;
-use crate::commit::wish::{Scope, Wish};
-use crate::commit::writers::{LotWrite, write_lots};
+use crate::commit::spool::{Spool, UnitBytes};
+use crate::commit::under_way::StandalonesUnderWay;
+use crate::commit::writers::{UnitWrite, write_lots};
 use crate::counters::{Counters, add, count};
 use crate::error::PackError;
-use crate::format::entry::Within;
-use crate::format::lot::Lot;
+use crate::format::entry::Container;
 use crate::format::rows::{Applied, BlobRow};
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::limits::{
@@ -56,7 +56,7 @@ pub(crate) struct Parts {
     pub(crate) queue: Arc<Queue>,
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
-    pub(crate) under_way: Arc<OwnsUnderWay>,
+    pub(crate) under_way: Arc<StandalonesUnderWay>,
     pub(crate) marks: Arc<Marks>,
     pub(crate) counters: Arc<Counters>,
     /// Groups of the open blob.
@@ -126,12 +126,12 @@ pub(crate) struct BlobLimits {
 }
 
 impl BlobLimits {
-    /// Returns true if a blob with so much takes a body of so many bytes in a lot. An empty blob
+    /// Returns true if a blob with so much takes a body of so many bytes in a unit. An empty blob
     /// takes one of any size.
-    fn fits(&self, bodies: &LotBytes, lot: Lot, bytes: u64) -> bool {
+    fn fits(&self, bodies: &UnitBytes, unit: UploadUnit, bytes: u64) -> bool {
         let fits = |used: u64, most: u64| used == 0 || used + bytes <= most;
         // With its bundles it is no more than half of the spool: another one fills while it goes up.
-        fits(bodies.of(lot), self.blob_bytes) && fits(bodies.total(), self.spool_bytes / 2)
+        fits(bodies.of(unit), self.blob_bytes) && fits(bodies.total(), self.spool_bytes / 2)
     }
 }
 
@@ -161,8 +161,8 @@ pub(crate) struct Committer {
 struct Member {
     planned: Planned,
     reply: oneshot::Sender<Answer>,
-    /// The lot for which it brings a body, if it does.
-    brings: Option<Lot>,
+    /// The unit for which it brings a body, if it does.
+    brings: Option<UploadUnit>,
     end: Option<Lsn>,
 }
 
@@ -177,10 +177,10 @@ struct Group {
 }
 
 impl Group {
-    fn takes(&self, wish: &Wish, scopes: &[Scope], body_bytes: u64) -> bool {
+    fn takes(&self, command: &Command, scopes: &[Scope], body_bytes: u64) -> bool {
         self.members.is_empty()
             || self.members.len() < GROUP_CHANGES_MAX
-                && !(self.ends_parts && wish.moves_part() && !bugs::planted(Bug::PartOutlives))
+                && !(self.ends_parts && command.moves_part() && !bugs::planted(Bug::PartOutlives))
                 && self.bytes + body_bytes <= GROUP_BYTES_MAX
                 && !scopes.contains(&Scope::Everything)
                 && !scopes.iter().any(|scope| self.scopes.contains(scope))
@@ -294,7 +294,7 @@ impl Committer {
                 Ok(())
             }
             Some(Request::UnwantedSince { own, reply }) => {
-                let holders = self.parts.index.holders(Within::Own(own), 0, 1)?;
+                let holders = self.parts.index.holders(Container::Own(own), 0, 1)?;
                 let is_unwanted = holders.is_empty() && !self.parts.under_way.has(own);
                 let _nobody_waits = reply.send(is_unwanted.then_some(self.at.blob));
                 Ok(())
@@ -321,38 +321,38 @@ impl Committer {
     fn gather(&mut self) -> Group {
         let mut group = Group::default();
         let mut blob = self.parts.spool.open();
-        let mut bodies = blob.map_or_else(LotBytes::default, |open| open.bodies);
+        let mut bodies = blob.map_or_else(UnitBytes::default, |open| open.bodies);
         while let Some(request) = self.waiting.pop_front() {
-            let Request::Change { wish, reply } = request else {
+            let Request::Change { command, reply } = request else {
                 self.waiting.push_front(request);
                 break;
             };
-            let (scopes, body_bytes) = (wish.scopes(), wish.body_bytes());
-            let (mut lot, name) = self.lot_of(&wish);
-            let full = !self.limits.fits(&bodies, lot, body_bytes)
+            let (scopes, body_bytes) = (command.scopes(), command.body_bytes());
+            let (mut unit, name) = self.lot_of(&command);
+            let full = !self.limits.fits(&bodies, unit, body_bytes)
                 || blob.is_some_and(|open| open.footer_bytes >= FOOTER_BYTES_MAX);
-            if !group.takes(&wish, &scopes, body_bytes) || full && !group.members.is_empty() {
-                self.waiting.push_front(Request::Change { wish, reply });
+            if !group.takes(&command, &scopes, body_bytes) || full && !group.members.is_empty() {
+                self.waiting.push_front(Request::Change { command, reply });
                 break;
             }
             if full {
                 self.seal(Reason::Full);
-                (blob, bodies) = (None, LotBytes::default());
-                lot = name.as_deref().map_or(Lot::SHARED, |name| self.groups.lot(name));
+                (blob, bodies) = (None, UnitBytes::default());
+                unit = name.as_deref().map_or(UploadUnit::SHARED, |name| self.groups.unit(name));
             }
             let seq = blob.map_or(self.at.blob + 1, |open| open.seq);
-            let within = lot.within(BlobId { worker: self.worker, seq });
-            let may_end_parts = wish.may_end_parts();
-            match self.decide(*wish, within, bodies.of(lot), group.bytes) {
+            let container = unit.container(BlobId { worker: self.worker, seq });
+            let may_end_parts = command.may_end_parts();
+            match self.decide(*command, container, bodies.of(unit), group.bytes) {
                 Ok(planned) => {
                     group.bytes += body_bytes;
                     group.scopes.extend(scopes);
                     group.ends_parts |= may_end_parts;
-                    bodies.add(lot, body_bytes);
+                    bodies.add(unit, body_bytes);
                     if let Some(name) = name {
-                        self.groups.add(&name, lot, body_bytes);
+                        self.groups.add(&name, unit, body_bytes);
                     }
-                    let brings = (body_bytes > 0).then_some(lot);
+                    let brings = (body_bytes > 0).then_some(unit);
                     group.members.push(Member { planned, reply, brings, end: None });
                 }
                 Err(refusal) => {
@@ -363,54 +363,54 @@ impl Committer {
         group
     }
 
-    /// The lot for which a wish brings a body, and the group that the body is of, if it is of one.
-    fn lot_of(&self, wish: &Wish) -> (Lot, Option<String>) {
-        let body_bytes = wish.body_bytes();
-        let packed = wish.packed_for().filter(|_| body_bytes > 0);
+    /// The unit for which a command brings a body, and the group that the body is of, if it is of one.
+    fn lot_of(&self, command: &Command) -> (UploadUnit, Option<String>) {
+        let body_bytes = command.body_bytes();
+        let packed = command.packed_for().filter(|_| body_bytes > 0);
         let name = packed.and_then(|(bucket, key)| {
             self.limits.packing.group(bucket.as_str(), key.as_str(), body_bytes)
         });
-        let lot = name.as_deref().map_or(Lot::SHARED, |name| self.groups.lot(name));
-        (lot, name.map(Cow::into_owned))
+        let unit = name.as_deref().map_or(UploadUnit::SHARED, |name| self.groups.unit(name));
+        (unit, name.map(Cow::into_owned))
     }
 
     fn decide(
         &mut self,
-        wish: Wish,
-        within: Within,
+        command: Command,
+        container: Container,
         offset: u64,
         group_bytes: u64,
     ) -> Result<Planned, ObjectError> {
-        self.admit(&wish, group_bytes)?;
+        self.admit(&command, group_bytes)?;
         let others = self.parts.others.as_deref();
         // Held until it is planned.
-        let deciding = others.map(|others| others.telling().decide());
+        let deciding = others.map(|others| others.peer_clock().decide());
         let heard = deciding.as_ref().map_or(HybridClock(0), |deciding| deciding.clock);
         let slot = Slot {
             worker: self.worker,
             seq: self.at.seq.next(),
             clock: self.at.clock.max(heard).advance((self.parts.now_ms)()),
-            within,
+            container,
             offset,
         };
-        let planned = plan(wish, Known { index: &self.parts.index, others }, &slot)?;
+        let planned = plan(command, Known { index: &self.parts.index, others }, &slot)?;
         (self.at.seq, self.at.clock) = (slot.seq, slot.clock);
         Ok(planned)
     }
 
-    /// Refuses a wish for which there is no room.
-    fn admit(&self, wish: &Wish, group_bytes: u64) -> Result<(), ObjectError> {
+    /// Refuses a command for which there is no room.
+    fn admit(&self, command: &Command, group_bytes: u64) -> Result<(), ObjectError> {
         let (bodies, footers) = self.parts.spool.waiting_bytes();
-        let bodies = bodies + group_bytes + wish.body_bytes();
+        let bodies = bodies + group_bytes + command.body_bytes();
         if footers >= FOOTERS_BYTES_MAX {
             return Err(ObjectError::SlowDown);
         }
-        if let Wish::Carry { .. } = wish {
+        if let Command::Relocate { .. } = command {
             // Puts of clients go before bodies that only move.
             let is_crowded = bodies > self.limits.spool_bytes / 2 || self.log.is_full();
             return if is_crowded { Err(ObjectError::SlowDown) } else { Ok(()) };
         }
-        match wish.only_ends() {
+        match command.only_ends() {
             // Deletes free nothing here; the log's last room is for blobs that go up, which does.
             true if self.log.is_full() => Err(ObjectError::SlowDown),
             true => Ok(()),
@@ -445,7 +445,7 @@ impl Committer {
             self.at.lsn = end.0;
             count(&self.parts.counters.changes);
             // The blob has it before the index shows it, so that readers find the body.
-            let file = brings.and_then(|lot| files.get(&lot));
+            let file = brings.and_then(|unit| files.get(&unit));
             self.parts.spool.add(blob, bucket.as_ref(), &entry, first, file);
             let here = BlobId { worker: self.worker, seq: blob };
             self.parts.index.apply(here, &entry, Some(&self.at))?;
@@ -457,24 +457,24 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes the bodies of a group, one behind the other, into the files of their lots. If the
+    /// Writes the bodies of a group, one behind the other, into the files of their units. If the
     /// disk is full, the clients that brought bodies are told, and no file is given.
     fn write_bodies(
         &mut self,
         group: &mut Group,
         blob: u64,
-        open: Option<LotBytes>,
-    ) -> Result<BTreeMap<Lot, Arc<dyn DiskFile>>, PackError> {
+        open: Option<UnitBytes>,
+    ) -> Result<BTreeMap<UploadUnit, Arc<dyn DiskFile>>, PackError> {
         let open = open.unwrap_or_default();
-        let mut lots: BTreeMap<Lot, LotWrite> = BTreeMap::new();
+        let mut units: BTreeMap<UploadUnit, UnitWrite> = BTreeMap::new();
         for member in &mut group.members {
-            let Some(lot) = member.brings else { continue };
-            let new = || LotWrite { blob, lot, offset: open.of(lot), pieces: Vec::new() };
+            let Some(unit) = member.brings else { continue };
+            let new = || UnitWrite { blob, unit, offset: open.of(unit), pieces: Vec::new() };
             let pieces = std::mem::take(&mut member.planned.pieces);
-            lots.entry(lot).or_insert_with(new).pieces.extend(pieces);
+            units.entry(unit).or_insert_with(new).pieces.extend(pieces);
         }
         let threads = self.limits.packing_threads;
-        match write_lots(&self.parts.spool, lots.into_values().collect(), threads) {
+        match write_lots(&self.parts.spool, units.into_values().collect(), threads) {
             Ok(files) => Ok(files),
             Err(DiskError::Full { .. }) => {
                 let members = std::mem::take(&mut group.members).into_iter();

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::format::lot::Lot;
+use crate::format::upload_unit::UploadUnit;
 use crate::limits::{BUNDLE_SHARE, BUNDLES_MAX, GROUPS_COUNTED_MAX};
 
 /// Groups of the blob that is open.
@@ -29,7 +29,7 @@ pub(crate) struct Groups {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
-    lot: Lot,
+    unit: UploadUnit,
     bytes: u64,
     /// Bytes of these that are in the group's bundle.
     bundled: u64,
@@ -43,19 +43,19 @@ impl Groups {
     }
 
     /// Where the next body of a group goes.
-    pub(crate) fn lot(&self, group: &str) -> Lot {
+    pub(crate) fn unit(&self, group: &str) -> UploadUnit {
         let known = self.counted.get(group).copied().unwrap_or_default();
-        if known.lot != Lot::SHARED || self.bundles == BUNDLES_MAX {
-            return known.lot;
+        if known.unit != UploadUnit::SHARED || self.bundles == BUNDLES_MAX {
+            return known.unit;
         }
         match known.bytes >= self.share || self.earned.contains(group) {
-            true => Lot::numbered(self.bundles + 1).expect("there are fewer than the most"),
-            false => Lot::SHARED,
+            true => UploadUnit::numbered(self.bundles + 1).expect("there are fewer than the most"),
+            false => UploadUnit::SHARED,
         }
     }
 
-    /// A body of a group went where [`Groups::lot`] said.
-    pub(crate) fn add(&mut self, group: &str, lot: Lot, bytes: u64) {
+    /// A body of a group went where [`Groups::unit`] said.
+    pub(crate) fn add(&mut self, group: &str, unit: UploadUnit, bytes: u64) {
         if !self.counted.contains_key(group) {
             if self.counted.len() >= GROUPS_COUNTED_MAX {
                 self.forget_some();
@@ -63,19 +63,19 @@ impl Groups {
             self.counted.insert(group.to_owned(), Group::default());
         }
         let known = self.counted.get_mut(group).expect("it is counted by now");
-        assert!(known.lot == lot || known.lot == Lot::SHARED, "a group has one bundle");
+        assert!(known.unit == unit || known.unit == UploadUnit::SHARED, "a group has one bundle");
         known.bytes += bytes;
-        if lot != Lot::SHARED {
-            known.lot = lot;
+        if unit != UploadUnit::SHARED {
+            known.unit = unit;
             known.bundled += bytes;
-            self.bundles = self.bundles.max(lot.nth());
+            self.bundles = self.bundles.max(unit.nth());
         }
     }
 
     /// The blob was closed.
     pub(crate) fn close(&mut self) {
         let share = self.share;
-        let filled = |group: &Group| group.lot != Lot::SHARED && group.bundled >= share;
+        let filled = |group: &Group| group.unit != UploadUnit::SHARED && group.bundled >= share;
         let counted = std::mem::take(&mut self.counted).into_iter();
         self.earned = counted.filter(|(_, group)| filled(group)).map(|(name, _)| name).collect();
         self.bundles = 0;
@@ -88,7 +88,7 @@ impl Groups {
 
     /// Forgets the half of the groups that brought least.
     fn forget_some(&mut self) {
-        let bundles = |group: &Group| group.lot != Lot::SHARED;
+        let bundles = |group: &Group| group.unit != UploadUnit::SHARED;
         let counted = std::mem::take(&mut self.counted).into_iter();
         let (mut kept, mut others): (Vec<_>, Vec<_>) =
             counted.partition(|(_, group)| bundles(group));
@@ -109,13 +109,13 @@ mod tests {
         Groups::new(SHARE * BUNDLE_SHARE)
     }
 
-    /// Brings bodies of 10 bytes; the lots that they went to.
+    /// Brings bodies of 10 bytes; the units that they went to.
     fn bring(groups: &mut Groups, name: &str, bodies: u64) -> Vec<u8> {
         (0..bodies)
             .map(|_| {
-                let lot = groups.lot(name);
-                groups.add(name, lot, 10);
-                lot.nth()
+                let unit = groups.unit(name);
+                groups.add(name, unit, 10);
+                unit.nth()
             })
             .collect()
     }

@@ -1,8 +1,8 @@
-//! Changes become durable: one thread decides every wish, writes the bodies into the spool and the records into the log,
+//! Changes become durable: one thread decides every command, writes the bodies into the spool and the records into the log,
 //! shows them in the index, and answers. Nothing here asks the backend.
 //!
 //! ```text
-//!  wish ──▶ queue ──▶ committer ──▶ plan, carry   what becomes of it
+//!  command ──▶ queue ──▶ committer ──▶ plan, carry   what becomes of it
 //!                         ├───────▶ groups        what goes together
 //!                         ├───────▶ writers ──▶ spool
 //!                         └───────▶ log, index
@@ -10,18 +10,18 @@
 //!
 //! Of other workers of the bucket it knows what `neighbours.rs` says.
 
-pub(crate) mod carry;
+pub(crate) mod command;
 pub(crate) mod committer;
 pub(crate) mod flusher;
 pub(crate) mod groups;
 pub(crate) mod log;
 pub(crate) mod neighbours;
+pub(crate) mod peer_clock;
 pub(crate) mod plan;
 pub(crate) mod policy;
 pub(crate) mod queue;
+pub(crate) mod relocate;
 pub(crate) mod slot;
 pub(crate) mod spool;
-pub(crate) mod telling;
 pub(crate) mod under_way;
-pub(crate) mod wish;
 pub(crate) mod writers;

@@ -4,14 +4,14 @@
 
 use larder_types::{BucketName, Metax, ObjectKey};
 
-use crate::commit::telling::Telling;
+use crate::commit::peer_clock::PeerClock;
 use crate::error::PackError;
 use crate::index::Index;
 
 /// See the module's head.
 pub(crate) trait Neighbours: Send + Sync {
     /// The clocks of what they told.
-    fn telling(&self) -> &Telling;
+    fn peer_clock(&self) -> &PeerClock;
 
     /// The newest version that any worker has of a key, this one with the index `own` among them.
     fn current(

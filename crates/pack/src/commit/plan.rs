@@ -1,4 +1,4 @@
-//! Decides what a wish becomes: the change that it makes, or why it makes none. The committer alone
+//! Decides what a command becomes: the change that it makes, or why it makes none. The committer alone
 //! decides, against an index that shows every change before it, so that conditions are atomic.
 
 use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, assemble};
@@ -8,17 +8,17 @@ use larder_types::{
     Unmet, UploadId, UploadRow,
 };
 
-use crate::commit::carry;
+use crate::commit::command::{Command, Description, Done, Target};
 use crate::commit::neighbours::Neighbours;
+use crate::commit::relocate;
 use crate::commit::slot::{Planned, Slot, place};
-use crate::commit::wish::{Description, Done, Target, Wish};
 use crate::error::{unavailable, unread};
 use crate::format::entry::{Change, Content, Entry};
 use crate::format::rows;
 use crate::format::sums::BodySums;
 use crate::index::Index;
 
-/// The state that a wish is decided against.
+/// The state that a command is decided against.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) index: &'a Index,
@@ -26,16 +26,20 @@ pub(crate) struct Known<'a> {
     pub(crate) others: Option<&'a dyn Neighbours>,
 }
 
-/// Decides a wish.
+/// Decides a command.
 ///
 /// # Errors
 /// Why nothing changes.
-pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned, ObjectError> {
+pub(crate) fn plan(
+    command: Command,
+    known: Known<'_>,
+    slot: &Slot,
+) -> Result<Planned, ObjectError> {
     let index = known.index;
-    match wish {
-        Wish::MakeBucket { name, location } => make_bucket(name, location, index, slot),
-        Wish::RemoveBucket { name } => remove_bucket(name, index, slot),
-        Wish::Put { target, description, condition, body } => {
+    match command {
+        Command::MakeBucket { name, location } => make_bucket(name, location, index, slot),
+        Command::RemoveBucket { name } => remove_bucket(name, index, slot),
+        Command::Put { target, description, condition, body } => {
             let id = live(index, &target.bucket)?;
             check(known, id, &target, &condition)?;
             let (place, pieces) = place(body, slot);
@@ -45,7 +49,7 @@ pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned,
             let change = Change::Put { bucket: id, key: target.key, metax, content };
             Ok(Planned { pieces, ..planned(target.bucket, change, done, slot) })
         }
-        Wish::Link { target, description, condition, source } => {
+        Command::Link { target, description, condition, source } => {
             let id = live(index, &target.bucket)?;
             check(known, id, &target, &condition)?;
             // Bytes that nobody has may be gone before long: the source must have them still.
@@ -60,7 +64,7 @@ pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned,
             let change = Change::Put { bucket: id, key: target.key, metax, content };
             Ok(planned(target.bucket, change, done, slot))
         }
-        Wish::Tag { target, tags } => {
+        Command::Tag { target, tags } => {
             let id = live(index, &target.bucket)?;
             let version = index.version(id, &target.key).map_err(unread)?;
             let mut version = version.ok_or(ObjectError::NoSuchKey)?;
@@ -69,7 +73,7 @@ pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned,
             let change = Change::Put { bucket: id, key: target.key, metax, content };
             Ok(planned(target.bucket, change, Done::Nothing, slot))
         }
-        Wish::Delete { target, condition } => {
+        Command::Delete { target, condition } => {
             let id = live(index, &target.bucket)?;
             check(known, id, &target, &condition)?;
             let version = index.version(id, &target.key).map_err(unread)?;
@@ -78,17 +82,17 @@ pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned,
             let change = Change::Gone { bucket: id, key: target.key, since, upto };
             Ok(planned(target.bucket, change, Done::Nothing, slot))
         }
-        Wish::Bury { target, graves, condition } => {
-            let id = live(index, &graves)?;
+        Command::PutTombstone { target, tombstones, condition } => {
+            let id = live(index, &tombstones)?;
             check(known, id, &target, &condition)?;
             let (etag, checksum, attributes) = (ETag::Md5([0; 16]), None, Attributes::default());
             let metax = metax(0, Description { etag, checksum, attributes }, slot);
             let sums = BodySums::of(0, SUM_BYTES, &[]);
-            let content = Content::Run(sums.placed(slot.within, 0));
+            let content = Content::Run(sums.placed(slot.container, 0));
             let change = Change::Put { bucket: id, key: target.key, metax, content };
-            Ok(planned(graves, change, Done::Nothing, slot))
+            Ok(planned(tombstones, change, Done::Nothing, slot))
         }
-        Wish::Yield { target, op } => {
+        Command::Yield { target, op } => {
             let id = live(index, &target.bucket)?;
             let version = index.version(id, &target.key).map_err(unread)?;
             let version = version.filter(|version| version.op == op).ok_or(ObjectError::Changed)?;
@@ -96,7 +100,7 @@ pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned,
             let change = Change::Gone { bucket: id, key: target.key, since, upto };
             Ok(planned(target.bucket, change, Done::Nothing, slot))
         }
-        Wish::BeginUpload { target, options } => {
+        Command::BeginUpload { target, options } => {
             let id = live(index, &target.bucket)?;
             let upload = UploadId { pg: PgId(0), op: slot_op(slot) };
             let (attributes, checksum) = (options.attributes, options.checksum);
@@ -105,7 +109,7 @@ pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned,
             let change = Change::UploadBegun { bucket: id, row };
             Ok(planned(target.bucket, change, Done::Upload(upload), slot))
         }
-        Wish::PutPart { target, upload, number, description, body } => {
+        Command::PutPart { target, upload, number, description, body } => {
             let id = live(index, &target.bucket)?;
             open_upload(index, id, &target.key, upload)?;
             let (place, pieces) = place(body, slot);
@@ -114,16 +118,16 @@ pub(crate) fn plan(wish: Wish, known: Known<'_>, slot: &Slot) -> Result<Planned,
             let change = Change::PartPut { bucket: id, upload, number, metax, place };
             Ok(Planned { pieces, ..planned(target.bucket, change, done, slot) })
         }
-        Wish::Complete { target, upload, options } => {
+        Command::Complete { target, upload, options } => {
             complete(target, upload, &options, known, slot)
         }
-        Wish::Abort { target, upload } => {
+        Command::Abort { target, upload } => {
             let id = live(index, &target.bucket)?;
             open_upload(index, id, &target.key, upload)?;
             let change = Change::UploadAborted { bucket: id, key: target.key, upload };
             Ok(planned(target.bucket, change, Done::Nothing, slot))
         }
-        Wish::Carry { bucket, carry } => carry::plan(bucket, carry, index, slot),
+        Command::Relocate { bucket, carry } => relocate::plan(bucket, carry, index, slot),
     }
 }
 

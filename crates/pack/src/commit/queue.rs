@@ -8,29 +8,33 @@ use larder_objects::ObjectError;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use crate::commit::wish::{Done, Wish};
+use crate::commit::command::{Command, Done};
 use crate::error::{PackError, unavailable};
 use crate::format::rows::{Applied, BlobRow};
-use crate::ids::{BlobId, OwnId, ProcessId};
+use crate::ids::{BlobId, ProcessId, StandaloneId};
 use crate::limits::QUEUE_MAX;
 
-/// The answer to a wish: what it made, and the number of the blob that it is in.
+/// The answer to a command: what it made, and the number of the blob that it is in.
 pub(crate) type Answer = Result<(Done, u64), ObjectError>;
 
 /// A request to the committer.
 pub(crate) enum Request {
     /// To change something.
-    Change { wish: Box<Wish>, reply: oneshot::Sender<Answer> },
+    Change { command: Box<Command>, reply: oneshot::Sender<Answer> },
     /// To take down that a blob is in the backend. Answered by dropping `reply` when that is durable.
     Uploaded { seq: u64, row: BlobRow, reply: oneshot::Sender<()> },
     /// To take down that a retired blob is in the backend no longer. Answered by dropping `reply`.
     Forget { blob: BlobId, reply: oneshot::Sender<()> },
     /// To forget a bundle that a process uploaded and nothing holds, before it is removed.
-    ForgetBundle { own: OwnId, process: ProcessId, reply: oneshot::Sender<Result<(), PackError>> },
+    ForgetBundle {
+        own: StandaloneId,
+        process: ProcessId,
+        reply: oneshot::Sender<Result<(), PackError>>,
+    },
     /// All rows of one state, for a backup.
     Snapshot { reply: oneshot::Sender<Snapshot> },
     /// If nobody has, or is about to have, what lies within an object of its own: the last blob with any change.
-    UnwantedSince { own: OwnId, reply: oneshot::Sender<Option<u64>> },
+    UnwantedSince { own: StandaloneId, reply: oneshot::Sender<Option<u64>> },
     /// To close the open blob; answered with the number of the last one.
     Seal { reply: oneshot::Sender<u64> },
 }
@@ -117,8 +121,8 @@ impl Queue {
 ///
 /// # Errors
 /// Why nothing changed; [`ObjectError::Unavailable`] if that is not known.
-pub(crate) async fn ask(queue: &Queue, wish: Wish) -> Result<(Done, u64), ObjectError> {
+pub(crate) async fn ask(queue: &Queue, command: Command) -> Result<(Done, u64), ObjectError> {
     let (reply, answer) = oneshot::channel();
-    queue.push(Request::Change { wish: Box::new(wish), reply })?;
+    queue.push(Request::Change { command: Box::new(command), reply })?;
     answer.await.unwrap_or_else(|_| Err(unavailable("the store has stopped")))
 }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use larder_types::{BucketName, HybridClock, OpSeq};
 
-use crate::commit::wish::{Body, Done};
-use crate::format::entry::{Entry, Place, Within};
+use crate::commit::command::{Body, Done};
+use crate::format::entry::{Container, Entry, Place};
 use crate::ids::WorkerId;
 
 /// The place of a change in the order, if it is made, and that of its body.
@@ -14,7 +14,7 @@ pub(crate) struct Slot {
     pub(crate) seq: OpSeq,
     pub(crate) clock: HybridClock,
     /// The object that a body lies within, and where.
-    pub(crate) within: Within,
+    pub(crate) container: Container,
     pub(crate) offset: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn place(body: Body, slot: &Slot) -> (Place, Vec<Bytes>) {
         Body::Packed { pieces, sums } => {
             // No bytes lie nowhere: their place needs no file.
             let offset = if sums.len == 0 { 0 } else { slot.offset };
-            (sums.placed(slot.within, offset), pieces)
+            (sums.placed(slot.container, offset), pieces)
         }
         Body::There { place, .. } => (place, Vec::new()),
     }

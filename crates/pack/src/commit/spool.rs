@@ -1,4 +1,4 @@
-//! Blobs that are not uploaded. Their bodies lie in files, one for each lot; what their footers
+//! Blobs that are not uploaded. Their bodies lie in files, one for each unit; what their footers
 //! will say is in memory.
 //!
 //! # Invariants
@@ -22,8 +22,8 @@ use tokio::sync::{Notify, watch};
 use crate::error::PackError;
 use crate::format::blob::{FooterHead, TRAILER_BYTES, encode_footer};
 use crate::format::entry::Entry;
-use crate::format::lot::Lot;
 use crate::format::rows::BlobRow;
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, ProcessId, WorkerId};
 use crate::limits::BUNDLES_MAX;
 
@@ -63,7 +63,7 @@ struct State {
 
 /// A blob that waits.
 struct Waiting {
-    lots: BTreeMap<Lot, WaitingLot>,
+    units: BTreeMap<UploadUnit, WaitingUnit>,
     buckets: BTreeMap<BucketId, BucketName>,
     created_ms: u64,
     /// Since when a change of a client waits.
@@ -73,9 +73,9 @@ struct Waiting {
     sealed: bool,
 }
 
-/// A lot of a blob that waits.
+/// A unit of a blob that waits.
 #[derive(Default)]
-struct WaitingLot {
+struct WaitingUnit {
     file: Option<Arc<dyn DiskFile>>,
     body_bytes: u64,
     /// Entries of its footer: in the blob itself all, in a bundle those that have bodies there.
@@ -88,20 +88,20 @@ pub(crate) struct Sealed {
     pub(crate) id: BlobId,
     /// The blob's row, which names no process yet.
     pub(crate) row: BlobRow,
-    /// The lots of which it is made, in the order in which they go up: the blob itself comes last.
-    pub(crate) lots: Vec<SealedLot>,
+    /// The units of which it is made, in the order in which they go up: the blob itself comes last.
+    pub(crate) units: Vec<SealedUnit>,
 }
 
-/// A lot ready to go up.
-pub(crate) struct SealedLot {
-    pub(crate) lot: Lot,
+/// A unit ready to go up.
+pub(crate) struct SealedUnit {
+    pub(crate) unit: UploadUnit,
     pub(crate) file: Option<Arc<dyn DiskFile>>,
     pub(crate) body_bytes: u64,
     /// Footer and trailer.
     pub(crate) tail: Bytes,
 }
 
-impl SealedLot {
+impl SealedUnit {
     /// The last bytes of it.
     pub(crate) fn trailer(&self) -> Bytes {
         self.tail.slice(self.tail.len() - TRAILER_BYTES..)
@@ -117,27 +117,27 @@ impl SealedLot {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Open {
     pub(crate) seq: u64,
-    pub(crate) bodies: LotBytes,
+    pub(crate) bodies: UnitBytes,
     pub(crate) footer_bytes: usize,
     /// The time since which a change of a client waits. A change that is only re-logged waits for
     /// company.
     pub(crate) since: Option<Instant>,
 }
 
-/// Bytes of bodies in each lot of a blob.
+/// Bytes of bodies in each unit of a blob.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LotBytes([u64; 1 + BUNDLES_MAX as usize]);
+pub(crate) struct UnitBytes([u64; 1 + BUNDLES_MAX as usize]);
 
-impl LotBytes {
-    pub(crate) fn of(&self, lot: Lot) -> u64 {
-        self.0[usize::from(lot.nth())]
+impl UnitBytes {
+    pub(crate) fn of(&self, unit: UploadUnit) -> u64 {
+        self.0[usize::from(unit.nth())]
     }
 
-    pub(crate) fn add(&mut self, lot: Lot, bytes: u64) {
-        self.0[usize::from(lot.nth())] += bytes;
+    pub(crate) fn add(&mut self, unit: UploadUnit, bytes: u64) {
+        self.0[usize::from(unit.nth())] += bytes;
     }
 
-    /// In all lots together.
+    /// In all units together.
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -146,28 +146,28 @@ impl LotBytes {
 impl Waiting {
     /// Entries of the blob itself, which tells of everything.
     fn told(&self) -> &[u8] {
-        self.lots.get(&Lot::SHARED).map_or(&[], |lot| &lot.entries)
+        self.units.get(&UploadUnit::SHARED).map_or(&[], |unit| &unit.entries)
     }
 
     fn body_bytes(&self) -> u64 {
-        self.lots.values().map(|lot| lot.body_bytes).sum()
+        self.units.values().map(|unit| unit.body_bytes).sum()
     }
 
     fn footer_bytes(&self) -> usize {
-        self.lots.values().map(|lot| lot.entries.len()).sum()
+        self.units.values().map(|unit| unit.entries.len()).sum()
     }
 
     /// The blob as it goes up, if nothing more comes.
     fn seal(&self, id: BlobId) -> Sealed {
         let buckets: Vec<_> = self.buckets.iter().map(|(id, name)| (*id, name.clone())).collect();
-        let sealed = |(lot, of): (&Lot, &WaitingLot)| {
+        let sealed = |(unit, of): (&UploadUnit, &WaitingUnit)| {
             let (created_ms, buckets) = (self.created_ms, buckets.clone());
             let head = FooterHead { created_ms, entries: of.count, buckets };
-            let tail = encode_footer(id, *lot, of.body_bytes, &head, &of.entries).into();
-            SealedLot { lot: *lot, file: of.file.clone(), body_bytes: of.body_bytes, tail }
+            let tail = encode_footer(id, *unit, of.body_bytes, &head, &of.entries).into();
+            SealedUnit { unit: *unit, file: of.file.clone(), body_bytes: of.body_bytes, tail }
         };
-        let lots: Vec<_> = self.lots.iter().rev().map(sealed).collect();
-        let itself = lots.last().filter(|last| last.lot == Lot::SHARED);
+        let units: Vec<_> = self.units.iter().rev().map(sealed).collect();
+        let itself = units.last().filter(|last| last.unit == UploadUnit::SHARED);
         let itself = itself.expect("every blob has a lot that is shared, which sorts first");
         let row = BlobRow {
             created_ms: self.created_ms,
@@ -175,7 +175,7 @@ impl Waiting {
             bytes: itself.bytes(),
             process: ProcessId::UNNUMBERED,
         };
-        Sealed { id, row, lots }
+        Sealed { id, row, units }
     }
 }
 
@@ -203,28 +203,28 @@ impl Spool {
     pub(crate) fn open(&self) -> Option<Open> {
         let state = self.state.lock();
         let (seq, last) = state.blobs.last_key_value()?;
-        let mut bodies = LotBytes::default();
-        for (lot, waiting) in &last.lots {
-            bodies.add(*lot, waiting.body_bytes);
+        let mut bodies = UnitBytes::default();
+        for (unit, waiting) in &last.units {
+            bodies.add(*unit, waiting.body_bytes);
         }
         let (footer_bytes, since) = (last.footer_bytes(), last.since);
         (!last.sealed).then_some(Open { seq: *seq, bodies, footer_bytes, since })
     }
 
-    /// Writes bodies of a lot of blob `seq` from `offset` on and syncs them.
+    /// Writes bodies of a unit of blob `seq` from `offset` on and syncs them.
     ///
     /// # Errors
     /// [`DiskError::Full`]: nothing of it counts. Any other: it may not be used any more.
     pub(crate) fn write(
         &self,
         seq: u64,
-        lot: Lot,
+        unit: UploadUnit,
         offset: u64,
         pieces: &[Bytes],
     ) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let file = match self.file(seq, lot) {
+        let file = match self.file(seq, unit) {
             Some(file) => file,
-            None => self.create(seq, lot)?,
+            None => self.create(seq, unit)?,
         };
         let mut at = offset;
         for some in pieces.chunks(SLICES_MAX) {
@@ -236,13 +236,13 @@ impl Spool {
         Ok(file)
     }
 
-    /// The file of a lot of a blob that waits; `None` if it is uploaded, or has no bodies.
-    pub(crate) fn file(&self, seq: u64, lot: Lot) -> Option<Arc<dyn DiskFile>> {
-        self.state.lock().blobs.get(&seq)?.lots.get(&lot)?.file.clone()
+    /// The file of a unit of a blob that waits; `None` if it is uploaded, or has no bodies.
+    pub(crate) fn file(&self, seq: u64, unit: UploadUnit) -> Option<Arc<dyn DiskFile>> {
+        self.state.lock().blobs.get(&seq)?.units.get(&unit)?.file.clone()
     }
 
-    fn create(&self, seq: u64, lot: Lot) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let path = path(seq, lot);
+    fn create(&self, seq: u64, unit: UploadUnit) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let path = path(seq, unit);
         let file = match self.disk.open(&path, OpenMode::CreateNew) {
             // Begun by a write that was never answered.
             Err(DiskError::Exists { .. }) => self.disk.open(&path, OpenMode::ReadWrite)?,
@@ -265,13 +265,13 @@ impl Spool {
         let id = self.id(seq);
         // Where its body lies, if it lies in this blob or one of its bundles.
         let placed = entry.change.place().and_then(|place| {
-            let (blob, lot) = Lot::of(place.within)?;
-            (blob == id).then_some((lot, place.offset + place.len))
+            let (blob, unit) = UploadUnit::of(place.container)?;
+            (blob == id).then_some((unit, place.offset + place.len))
         });
         let mut state = self.state.lock();
         let state = &mut *state;
         let blob = state.blobs.entry(seq).or_insert_with(|| Waiting {
-            lots: BTreeMap::from([(Lot::SHARED, WaitingLot::default())]),
+            units: BTreeMap::from([(UploadUnit::SHARED, WaitingUnit::default())]),
             buckets: BTreeMap::new(),
             created_ms: entry.clock.ms(),
             since: None,
@@ -280,16 +280,16 @@ impl Spool {
         });
         assert!(!blob.sealed, "a sealed blob takes nothing more");
         let before = (blob.body_bytes(), blob.footer_bytes());
-        let (lot, end) = placed.unwrap_or_default();
-        let both = [Lot::SHARED, lot];
+        let (unit, end) = placed.unwrap_or_default();
+        let both = [UploadUnit::SHARED, unit];
         // The blob tells of everything, a bundle of what it has.
-        for told in if lot == Lot::SHARED { &both[..1] } else { &both[..] } {
-            let of = blob.lots.entry(*told).or_default();
+        for told in if unit == UploadUnit::SHARED { &both[..1] } else { &both[..] } {
+            let of = blob.units.entry(*told).or_default();
             let entries = std::mem::take(&mut of.entries);
             of.entries = postcard::to_extend(entry, entries).expect("plain data always encodes");
             of.count += 1;
         }
-        let of = blob.lots.entry(lot).or_default();
+        let of = blob.units.entry(unit).or_default();
         of.body_bytes = of.body_bytes.max(end);
         if let Some(file) = file {
             of.file = Some(file.clone());
@@ -356,8 +356,8 @@ impl Spool {
     pub(crate) fn sealed(&self, seq: u64) -> Option<(BlobRow, Bytes)> {
         let state = self.state.lock();
         let blob = state.blobs.get(&seq).filter(|blob| blob.sealed)?;
-        let Sealed { row, lots, .. } = blob.seal(self.id(seq));
-        Some((row, lots.last()?.trailer()))
+        let Sealed { row, units, .. } = blob.seal(self.id(seq));
+        Some((row, units.last()?.trailer()))
     }
 
     /// Returns true if a blob waits.
@@ -384,9 +384,9 @@ impl Spool {
         };
         self.uploaded.send_replace(seq);
         self.grown.send_replace(());
-        let lots = gone.map(|blob| blob.lots).unwrap_or_default();
-        for lot in lots.iter().filter(|(_, of)| of.file.is_some()).map(|(lot, _)| *lot) {
-            self.disk.remove(&path(seq, lot))?;
+        let units = gone.map(|blob| blob.units).unwrap_or_default();
+        for unit in units.iter().filter(|(_, of)| of.file.is_some()).map(|(unit, _)| *unit) {
+            self.disk.remove(&path(seq, unit))?;
         }
         Ok(())
     }
@@ -425,8 +425,8 @@ impl Spool {
     pub(crate) fn open_files(&self) -> Result<(), PackError> {
         let mut state = self.state.lock();
         for name in self.disk.list(DIR)? {
-            let waits = |(seq, lot): (u64, Lot)| {
-                let of = state.blobs.get(&seq).and_then(|blob| blob.lots.get(&lot));
+            let waits = |(seq, unit): (u64, UploadUnit)| {
+                let of = state.blobs.get(&seq).and_then(|blob| blob.units.get(&unit));
                 of.is_some_and(|of| of.body_bytes > 0)
             };
             if !parse_name(&name).is_some_and(waits) {
@@ -434,8 +434,8 @@ impl Spool {
             }
         }
         for (seq, blob) in &mut state.blobs {
-            for (lot, of) in blob.lots.iter_mut().filter(|(_, of)| of.body_bytes > 0) {
-                let path = path(*seq, *lot);
+            for (unit, of) in blob.units.iter_mut().filter(|(_, of)| of.body_bytes > 0) {
+                let path = path(*seq, *unit);
                 let file = self.disk.open(&path, OpenMode::ReadWrite)?;
                 let (has, wanted) = (file.len()?, of.body_bytes);
                 if has < wanted {
@@ -453,17 +453,17 @@ impl Spool {
     }
 }
 
-fn path(seq: u64, lot: Lot) -> String {
-    match lot {
-        Lot::SHARED => format!("{DIR}/{seq:016x}"),
-        lot => format!("{DIR}/{seq:016x}.{}", lot.nth()),
+fn path(seq: u64, unit: UploadUnit) -> String {
+    match unit {
+        UploadUnit::SHARED => format!("{DIR}/{seq:016x}"),
+        unit => format!("{DIR}/{seq:016x}.{}", unit.nth()),
     }
 }
 
 /// Reads what [`path`] wrote, without the directory; `None` for anything else.
-fn parse_name(name: &str) -> Option<(u64, Lot)> {
+fn parse_name(name: &str) -> Option<(u64, UploadUnit)> {
     let (seq, nth) = name.split_once('.').unwrap_or((name, "0"));
-    let found = (u64::from_str_radix(seq, 16).ok()?, Lot::numbered(nth.parse().ok()?)?);
+    let found = (u64::from_str_radix(seq, 16).ok()?, UploadUnit::numbered(nth.parse().ok()?)?);
     (path(found.0, found.1)[DIR.len() + 1..] == *name).then_some(found)
 }
 
@@ -474,9 +474,9 @@ mod tests {
     #[test]
     fn files_are_named_after_blob_and_lot() {
         for nth in 0..=BUNDLES_MAX {
-            let lot = Lot::numbered(nth).unwrap();
-            let path = path(0xAB, lot);
-            assert_eq!(parse_name(path.strip_prefix("spool/").unwrap()), Some((0xAB, lot)));
+            let unit = UploadUnit::numbered(nth).unwrap();
+            let path = path(0xAB, unit);
+            assert_eq!(parse_name(path.strip_prefix("spool/").unwrap()), Some((0xAB, unit)));
         }
         for other in ["ab", "00000000000000ab.0", "00000000000000ab.99", "00000000000000ab.1.2", ""]
         {

@@ -6,32 +6,32 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::ids::OwnId;
+use crate::ids::StandaloneId;
 
 /// Objects that are being written, or were and are not yet named by the index.
 #[derive(Debug, Default)]
-pub(crate) struct OwnsUnderWay(Mutex<BTreeSet<OwnId>>);
+pub(crate) struct StandalonesUnderWay(Mutex<BTreeSet<StandaloneId>>);
 
 /// Keeps one object in the set; dropping this takes it out.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
-    all: Arc<OwnsUnderWay>,
-    id: OwnId,
+    all: Arc<StandalonesUnderWay>,
+    id: StandaloneId,
 }
 
-impl OwnsUnderWay {
-    pub(crate) fn enter(self: &Arc<Self>, id: OwnId) -> UnderWay {
+impl StandalonesUnderWay {
+    pub(crate) fn enter(self: &Arc<Self>, id: StandaloneId) -> UnderWay {
         self.0.lock().insert(id);
         UnderWay { all: self.clone(), id }
     }
 
-    pub(crate) fn has(&self, id: OwnId) -> bool {
+    pub(crate) fn has(&self, id: StandaloneId) -> bool {
         self.0.lock().contains(&id)
     }
 }
 
 impl UnderWay {
-    pub(crate) fn id(&self) -> OwnId {
+    pub(crate) fn id(&self) -> StandaloneId {
         self.id
     }
 }

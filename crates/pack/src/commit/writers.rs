@@ -1,4 +1,4 @@
-//! Writes the bodies of one group of changes: each lot into a file of its own, several at once. So
+//! Writes the bodies of one group of changes: each unit into a file of its own, several at once. So
 //! a group takes about as long as the slowest sync and not as all of them.
 
 use std::collections::BTreeMap;
@@ -8,21 +8,21 @@ use bytes::Bytes;
 use larder_env::{DiskError, DiskFile};
 
 use crate::commit::spool::Spool;
-use crate::format::lot::Lot;
+use crate::format::upload_unit::UploadUnit;
 
-/// Bodies of one lot.
+/// Bodies of one unit.
 #[derive(Debug)]
-pub(crate) struct LotWrite {
+pub(crate) struct UnitWrite {
     /// The number of its blob.
     pub(crate) blob: u64,
-    pub(crate) lot: Lot,
+    pub(crate) unit: UploadUnit,
     /// Where the first of them goes.
     pub(crate) offset: u64,
     pub(crate) pieces: Vec<Bytes>,
 }
 
-/// The lots and files that one thread wrote.
-type Written = Result<Vec<(Lot, Arc<dyn DiskFile>)>, DiskError>;
+/// The units and files that one thread wrote.
+type Written = Result<Vec<(UploadUnit, Arc<dyn DiskFile>)>, DiskError>;
 
 /// Writes and syncs all of them, on so many threads at most; gives their files.
 ///
@@ -30,19 +30,19 @@ type Written = Result<Vec<(Lot, Arc<dyn DiskFile>)>, DiskError>;
 /// As [`Spool::write`]. [`DiskError::Full`] only if nothing worse happened to any.
 pub(crate) fn write_lots(
     spool: &Spool,
-    lots: Vec<LotWrite>,
+    units: Vec<UnitWrite>,
     threads: usize,
-) -> Result<BTreeMap<Lot, Arc<dyn DiskFile>>, DiskError> {
-    let each = lots.len().div_ceil(threads.max(1)).max(1);
-    let some = |lots: &[LotWrite]| -> Written {
-        let write = |write: &LotWrite| {
-            let file = spool.write(write.blob, write.lot, write.offset, &write.pieces)?;
-            Ok((write.lot, file))
+) -> Result<BTreeMap<UploadUnit, Arc<dyn DiskFile>>, DiskError> {
+    let each = units.len().div_ceil(threads.max(1)).max(1);
+    let some = |units: &[UnitWrite]| -> Written {
+        let write = |write: &UnitWrite| {
+            let file = spool.write(write.blob, write.unit, write.offset, &write.pieces)?;
+            Ok((write.unit, file))
         };
-        lots.iter().map(write).collect()
+        units.iter().map(write).collect()
     };
-    let mut shares = lots.chunks(each);
-    // The usual case, of one lot, needs no other thread.
+    let mut shares = units.chunks(each);
+    // The usual case, of one unit, needs no other thread.
     let own = shares.next().unwrap_or_default();
     let written: Vec<Written> = std::thread::scope(|scope| {
         let some = &some;

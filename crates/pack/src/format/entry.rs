@@ -11,22 +11,22 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{BackupId, BlobId, OwnId, Run, WorkerId};
+use crate::ids::{BackupId, BlobId, Run, StandaloneId, WorkerId};
 
 /// The object of the backend that bytes lie within.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Within {
+pub enum Container {
     /// A blob.
     Blob(BlobId),
     /// An object of its own.
-    Own(OwnId),
+    Own(StandaloneId),
 }
 
 /// A run of bytes, and what verifies it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The object that it lies within.
-    pub within: Within,
+    pub container: Container,
     /// Its first byte there.
     pub offset: u64,
     /// Bytes.
@@ -259,7 +259,7 @@ impl Change {
 impl Place {
     /// Its end, if it lies within this.
     #[must_use]
-    pub fn end_in(&self, within: Within) -> Option<u64> {
-        if self.within == within { self.offset.checked_add(self.len) } else { None }
+    pub fn end_in(&self, container: Container) -> Option<u64> {
+        if self.container == container { self.offset.checked_add(self.len) } else { None }
     }
 }

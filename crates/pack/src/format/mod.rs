@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `entry.rs` | changes, and the places of bytes |
 //! | `sums.rs` | sums of bodies |
-//! | `lot.rs` | the blob and its bundles, as parts of one thing |
+//! | `upload_unit.rs` | the blob and its bundles, as parts of one thing |
 //! | `blob/` | names, footers and trailers of blobs |
 //! | `names.rs` | names of large objects and bundles |
 //! | `rows.rs` | rows of the index |
@@ -14,7 +14,7 @@
 
 pub mod blob;
 pub(crate) mod entry;
-pub(crate) mod lot;
 pub(crate) mod names;
 pub(crate) mod rows;
 pub(crate) mod sums;
+pub(crate) mod upload_unit;

@@ -1,7 +1,7 @@
 //! Names in the backend of bodies that are objects of their own: large ones, and bundles.
 
 use crate::format::blob::process_field;
-use crate::ids::{OwnId, ProcessId, WorkerId};
+use crate::ids::{ProcessId, StandaloneId, WorkerId};
 
 /// Prefix of the names.
 pub(crate) const PREFIX: &str = "objects";
@@ -9,7 +9,7 @@ pub(crate) const PREFIX: &str = "objects";
 /// longer.
 pub(crate) const NAME_BYTES: usize = 50;
 
-impl OwnId {
+impl StandaloneId {
     /// The name of a large object in the backend, or the beginning of a bundle's name.
     #[must_use]
     pub fn path(&self) -> String {
@@ -21,7 +21,7 @@ impl OwnId {
         self.path() + &process_field(process)
     }
 
-    /// Reads what [`OwnId::path`] or [`OwnId::path_of`] wrote, without the prefix; `None` for anything else.
+    /// Reads what [`StandaloneId::path`] or [`StandaloneId::path_of`] wrote, without the prefix; `None` for anything else.
     pub(crate) fn parse(file: &str) -> Option<(Self, ProcessId)> {
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
         let mut fields = file.split('-').map(number);

@@ -10,9 +10,9 @@
 //! 'N' bucket(8)                     a bucket: BucketRecord
 //! 'O' worker(8) run(8) number(8)    a bundle that has live bytes, or is this worker's and was uploaded: BundleContent
 //! 'P' 'U' 'V'                       a part: PackedPart; an upload: UploadRow; a version: PackedVersion
-//! 'R' within* offset(8) holder*     a version or part that has its bytes there; without a value
+//! 'R' container* offset(8) holder*     a version or part that has its bytes there; without a value
 //! ```
-//! `within*` is 0 worker(8) seq(8) for a blob, and 1 worker(8) run(8) number(8) for an object of
+//! `container*` is 0 worker(8) seq(8) for a blob, and 1 worker(8) run(8) number(8) for an object of
 //! its own. `holder*` is 0 bucket(8) key for a version, and 1 bucket(8) pg(4) view(8) seq(8)
 //! number(2) for a part.
 
@@ -23,8 +23,8 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::format::blob::BlobName;
-use crate::format::entry::{Content, Place, Within};
-use crate::ids::{BlobId, OwnId, ProcessId, WorkerId};
+use crate::format::entry::{Container, Content, Place};
+use crate::ids::{BlobId, ProcessId, StandaloneId, WorkerId};
 
 /// The layout that this release writes. An index of an earlier one is rebuilt, but for one of [`LAYOUT_UNMARKED`].
 pub(crate) const LAYOUT: u32 = 3;
@@ -207,7 +207,7 @@ pub(crate) fn retired(id: BlobId) -> Vec<u8> {
     of_blob(b'G', id)
 }
 
-pub(crate) fn bundle(id: OwnId) -> Vec<u8> {
+pub(crate) fn bundle(id: StandaloneId) -> Vec<u8> {
     let mut row = vec![b'O'];
     for number in [id.worker.0, id.run, id.number] {
         row.extend(number.to_be_bytes());
@@ -216,12 +216,12 @@ pub(crate) fn bundle(id: OwnId) -> Vec<u8> {
 }
 
 /// The bundle that a row of table `O` is about.
-pub(crate) fn parse_bundle(row: &[u8]) -> Option<OwnId> {
+pub(crate) fn parse_bundle(row: &[u8]) -> Option<StandaloneId> {
     let (_table, rest) = row.split_first()?;
     let (worker, rest) = take_u64(rest)?;
     let (run, rest) = take_u64(rest)?;
     let (number, rest) = take_u64(rest)?;
-    rest.is_empty().then_some(OwnId { worker: WorkerId(worker), run, number })
+    rest.is_empty().then_some(StandaloneId { worker: WorkerId(worker), run, number })
 }
 
 pub(crate) fn layout() -> Vec<u8> {
@@ -244,15 +244,15 @@ pub(crate) fn parse_blob(row: &[u8]) -> Option<BlobId> {
 }
 
 /// The common beginning of the rows of all that lies within.
-pub(crate) fn held_within(within: Within) -> Vec<u8> {
+pub(crate) fn held_within(container: Container) -> Vec<u8> {
     let mut row = vec![b'R'];
-    match within {
-        Within::Blob(id) => {
+    match container {
+        Container::Blob(id) => {
             row.push(0);
             row.extend(id.worker.0.to_be_bytes());
             row.extend(id.seq.to_be_bytes());
         }
-        Within::Own(id) => {
+        Container::Own(id) => {
             row.push(1);
             row.extend(id.worker.0.to_be_bytes());
             row.extend(id.run.to_be_bytes());
@@ -263,14 +263,14 @@ pub(crate) fn held_within(within: Within) -> Vec<u8> {
 }
 
 /// The common beginning of the rows of all that have the bytes from here on.
-pub(crate) fn held_at(within: Within, offset: u64) -> Vec<u8> {
-    let mut row = held_within(within);
+pub(crate) fn held_at(container: Container, offset: u64) -> Vec<u8> {
+    let mut row = held_within(container);
     row.extend(offset.to_be_bytes());
     row
 }
 
 pub(crate) fn held(place: &Place, holder: &Holder) -> Vec<u8> {
-    let mut row = held_at(place.within, place.offset);
+    let mut row = held_at(place.container, place.offset);
     match holder {
         Holder::Key(bucket, key) => {
             row.push(0);

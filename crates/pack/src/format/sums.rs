@@ -94,21 +94,21 @@ impl BodySums {
         summing.finish()
     }
 
-    pub(crate) fn placed(self, within: crate::format::entry::Within, offset: u64) -> Place {
+    pub(crate) fn placed(self, container: crate::format::entry::Container, offset: u64) -> Place {
         let Self { len, seed, sum_bytes, sums } = self;
-        Place { within, offset, len, seed, sum_bytes, sums }
+        Place { container, offset, len, seed, sum_bytes, sums }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::Within;
+    use crate::format::entry::Container;
     use crate::ids::BlobId;
 
     fn placed(seed: u64, bytes: &[u8], cut: usize) -> Place {
         let pieces: Vec<_> = bytes.chunks(cut).map(Bytes::copy_from_slice).collect();
-        BodySums::of(seed, 1000, &pieces).placed(Within::Blob(BlobId::default()), 0)
+        BodySums::of(seed, 1000, &pieces).placed(Container::Blob(BlobId::default()), 0)
     }
 
     #[test]

@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::backend::background::Pace;
+use crate::backend::token_bucket::TokenBucket;
 use crate::backend::{Backend, Listing};
 use crate::bugs::{self, Bug};
 use crate::commit::queue::{Queue, Request};
@@ -38,9 +38,9 @@ use crate::commit::spool::Spool;
 use crate::counters::{Counters, add, count};
 use crate::error::PackError;
 use crate::format::blob::BlobName;
-use crate::format::entry::Within;
+use crate::format::entry::Container;
 use crate::format::names;
-use crate::ids::{OwnId, ProcessId, WorkerId};
+use crate::ids::{ProcessId, StandaloneId, WorkerId};
 use crate::index::Index;
 use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
 use crate::owner::counting::{self, Counting};
@@ -66,7 +66,7 @@ pub(crate) struct Remover {
     /// True if a look has found anything that is void by a record.
     pub(crate) has_void: bool,
     pub(crate) grace: Duration,
-    pub(crate) pace: Pace,
+    pub(crate) pace: TokenBucket,
     /// Since when nothing needs these.
     pub(crate) unwanted: BTreeMap<Stray, Unwanted>,
     /// The first blob that this process begins itself.
@@ -78,7 +78,7 @@ pub(crate) struct Remover {
 }
 
 /// A blob or object, with the process that uploaded it: several may have one of the same number.
-pub(crate) type Stray = (Within, ProcessId);
+pub(crate) type Stray = (Container, ProcessId);
 
 /// The first sight of something that nothing needs.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +96,7 @@ impl Remover {
         for (id, retired) in self.index.retired()? {
             let is_own = retired.by.worker == self.worker;
             let row = self.index.blob(id)?;
-            let stray = (Within::Blob(id), row.map(|row| row.process).unwrap_or_default());
+            let stray = (Container::Blob(id), row.map(|row| row.process).unwrap_or_default());
             let seen = self.see(stray, if is_own { retired.by.seq } else { 0 });
             if !self.is_due(seen) {
                 continue;
@@ -134,7 +134,7 @@ impl Remover {
                 self.read_counting().await?;
             }
             for (name, bytes) in some {
-                let Some((own, process)) = OwnId::parse(&name) else {
+                let Some((own, process)) = StandaloneId::parse(&name) else {
                     tracing::warn!(name, "an object that is not Larder's lies among its own");
                     continue;
                 };
@@ -144,7 +144,7 @@ impl Remover {
         // Strays that went by themselves, as a removal that failed had come through, are not
         // remembered for ever. The index forgets a retired blob first.
         let retired: BTreeSet<_> =
-            self.index.retired()?.into_iter().map(|(id, _)| Within::Blob(id)).collect();
+            self.index.retired()?.into_iter().map(|(id, _)| Container::Blob(id)).collect();
         self.unwanted.retain(|stray, _| there.contains(stray) || retired.contains(&stray.0));
         self.forget_processes().await?;
         tracing::debug!(removed, "looked for objects that nothing names");
@@ -155,12 +155,12 @@ impl Remover {
     /// is there goes into `there`.
     async fn stray(
         &mut self,
-        own: OwnId,
+        own: StandaloneId,
         process: ProcessId,
         bytes: u64,
         there: &mut BTreeSet<Stray>,
     ) -> Result<u64, PackError> {
-        let stray = (Within::Own(own), process);
+        let stray = (Container::Own(own), process);
         let is_void = self.is_void_bundle(own, process);
         self.has_void |= is_void;
         if !self.unwanted.contains_key(&stray) {
@@ -205,7 +205,11 @@ impl Remover {
     }
 
     /// Has the committer forget a bundle; false if the store stops first.
-    async fn forget_bundle(&self, own: OwnId, process: ProcessId) -> Result<bool, PackError> {
+    async fn forget_bundle(
+        &self,
+        own: StandaloneId,
+        process: ProcessId,
+    ) -> Result<bool, PackError> {
         let (reply, forgotten) = oneshot::channel();
         if self.queue.push(Request::ForgetBundle { own, process, reply }).is_err() {
             return Ok(false);
@@ -214,7 +218,7 @@ impl Remover {
     }
 
     /// Returns true if a superseded process uploaded a bundle too late.
-    fn is_void_bundle(&self, own: OwnId, process: ProcessId) -> bool {
+    fn is_void_bundle(&self, own: StandaloneId, process: ProcessId) -> bool {
         own.bundle().is_some_and(|(blob, _)| !self.counting.counts(blob.worker, process, blob.seq))
     }
 
@@ -231,7 +235,7 @@ impl Remover {
             let Some(name) = BlobName::parse(&name) else { continue };
             let is_past = name.id.worker < self.worker
                 || name.id.worker == self.worker && name.id.seq <= uploaded;
-            let stray = (Within::Blob(name.id), name.process);
+            let stray = (Container::Blob(name.id), name.process);
             there.insert(stray);
             let is_void = !self.counting.counts(name.id.worker, name.process, name.id.seq);
             let row = self.index.blob(name.id)?;
@@ -325,7 +329,7 @@ impl Remover {
 
     /// The last blob that there is, if nothing has the object and nothing will; the change that said so is in it or
     /// before.
-    async fn unwanted_since(&self, own: OwnId) -> Option<u64> {
+    async fn unwanted_since(&self, own: StandaloneId) -> Option<u64> {
         let (reply, answer) = oneshot::channel();
         self.queue.push(Request::UnwantedSince { own, reply }).ok()?;
         answer.await.ok()?

@@ -19,7 +19,7 @@ use crate::format::entry::{Change, Content, Entry};
 use crate::format::rows::{self, Applied, Holder, PackedPart, PackedVersion, RetiredRow};
 use crate::ids::{BlobId, Run};
 use crate::index::Index;
-use crate::index::holds::Ledger;
+use crate::index::extent_refs::ExtentRefs;
 use crate::limits::REMOVED_ROWS_MAX;
 
 /// A version to be.
@@ -52,7 +52,7 @@ impl Index {
 /// One change on its way into the index.
 struct Applying<'a> {
     index: &'a Index,
-    ledger: Ledger<'a>,
+    ledger: ExtentRefs<'a>,
     here: BlobId,
     /// The change.
     op: OpId,

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use larder_objects::{ListPage, ObjectError, Onward, Page};
+use larder_objects::{ListPage, ObjectError, Page, ScanStep};
 use larder_types::{ObjectKey, UploadId};
 
 use crate::error::{unavailable, unread};
@@ -25,9 +25,9 @@ pub(crate) fn fill<T>(
         goes_on = false;
         let scanned = index.scan(&from.clone(), to.as_deref(), &mut |row, value| {
             match page.add(row, value, &decode) {
-                Onward::Next => return ControlFlow::Continue(()),
-                Onward::Seek(to) => (from, goes_on) = (to, true),
-                Onward::Stop => {}
+                ScanStep::Next => return ControlFlow::Continue(()),
+                ScanStep::Seek(to) => (from, goes_on) = (to, true),
+                ScanStep::Stop => {}
             }
             ControlFlow::Break(())
         });

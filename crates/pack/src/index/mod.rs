@@ -11,7 +11,7 @@
 //!    number before that.
 
 pub(crate) mod apply;
-pub(crate) mod holds;
+pub(crate) mod extent_refs;
 pub(crate) mod list;
 #[cfg(test)]
 mod size;
@@ -30,13 +30,13 @@ use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 
 use crate::error::PackError;
-use crate::format::entry::Within;
-use crate::format::lot::{BundleContent, Lot};
+use crate::format::entry::Container;
 use crate::format::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
-use crate::ids::{BlobId, OwnId, ProcessId};
-use crate::index::holds::Ledger;
+use crate::format::upload_unit::{BundleContent, UploadUnit};
+use crate::ids::{BlobId, ProcessId, StandaloneId};
+use crate::index::extent_refs::ExtentRefs;
 use crate::limits::REMOVED_ROWS_MAX;
 
 /// Called with each row; says if the visit goes on.
@@ -111,8 +111,8 @@ impl Index {
     }
 
     /// Counts who has which bytes, for one batch.
-    pub(crate) fn ledger(&self) -> Ledger<'_> {
-        Ledger::new(&*self.kv, self.ended)
+    pub(crate) fn ledger(&self) -> ExtentRefs<'_> {
+        ExtentRefs::new(&*self.kv, self.ended)
     }
 
     /// Reads what it keeps in memory from its rows.
@@ -261,7 +261,7 @@ impl Index {
     }
 
     /// Bundles of which something is live, in the order of their names.
-    pub(crate) fn bundles(&self) -> Result<Vec<(OwnId, BundleContent)>, PackError> {
+    pub(crate) fn bundles(&self) -> Result<Vec<(StandaloneId, BundleContent)>, PackError> {
         let mut bundles = Vec::new();
         self.visit(b"O", &mut |row, value| {
             let id = rows::parse_bundle(row);
@@ -294,12 +294,12 @@ impl Index {
     /// Up to `max` of those that have bytes within, from `offset` on, in the order of offsets.
     pub(crate) fn holders(
         &self,
-        within: Within,
+        container: Container,
         offset: u64,
         max: usize,
     ) -> Result<Vec<(u64, Holder)>, PackError> {
-        let prefix = rows::held_within(within);
-        let from = rows::held_at(within, offset);
+        let prefix = rows::held_within(container);
+        let from = rows::held_at(container, offset);
         let (mut holders, mut is_damaged) = (Vec::new(), false);
         self.kv.scan(&from, keys::prefix_end(&prefix).as_deref(), &mut |row, _| {
             if holders.len() >= max {
@@ -357,8 +357,8 @@ impl Index {
         mut batch: Batch,
         applied: Option<&Applied>,
     ) -> Result<(), PackError> {
-        for lot in Lot::bundles() {
-            let Within::Own(bundle) = lot.within(id) else { continue };
+        for unit in UploadUnit::bundles() {
+            let Container::Own(bundle) = unit.container(id) else { continue };
             if let Some(content) = self.bundle(bundle)?.filter(|of| of.process != process) {
                 batch.put(&rows::bundle(bundle), &encode(&BundleContent { process, ..content }));
             }
@@ -368,18 +368,18 @@ impl Index {
 
     /// The content of a bundle; `None` if nothing in it is live and it was not uploaded, or was
     /// removed, or is another worker's.
-    pub(crate) fn bundle(&self, id: OwnId) -> Result<Option<BundleContent>, PackError> {
+    pub(crate) fn bundle(&self, id: StandaloneId) -> Result<Option<BundleContent>, PackError> {
         row(&*self.kv, "what a bundle has", &rows::bundle(id))
     }
 
     /// The name of a bundle that is in the backend.
-    pub(crate) fn bundle_path(&self, id: OwnId) -> Result<String, PackError> {
+    pub(crate) fn bundle_path(&self, id: StandaloneId) -> Result<String, PackError> {
         Ok(id.path_of(self.bundle_process(id)?.unwrap_or_default()))
     }
 
     /// The process that uploaded a bundle. If nothing in it was live when it was uploaded, its blob
     /// says so; `None` if that is gone too.
-    pub(crate) fn bundle_process(&self, id: OwnId) -> Result<Option<ProcessId>, PackError> {
+    pub(crate) fn bundle_process(&self, id: StandaloneId) -> Result<Option<ProcessId>, PackError> {
         if let Some(content) = self.bundle(id)? {
             return Ok(Some(content.process));
         }
@@ -391,7 +391,11 @@ impl Index {
     }
 
     /// Forgets a bundle that a process uploaded, before it is removed: nothing in it is live, and nobody reads it.
-    pub(crate) fn forget_bundle(&self, id: OwnId, process: ProcessId) -> Result<(), PackError> {
+    pub(crate) fn forget_bundle(
+        &self,
+        id: StandaloneId,
+        process: ProcessId,
+    ) -> Result<(), PackError> {
         let content = self.bundle(id)?.filter(|content| content.process == process);
         let Some(content) = content else { return Ok(()) };
         if content.live > 0 {

@@ -15,7 +15,7 @@ use larder_env::SeededRng;
 use larder_kv::Progress;
 use larder_types::{BucketId, ETag, HybridClock, Metax, ObjectKey, OpSeq};
 
-use crate::format::entry::{Change, Content, Entry, Place, Within};
+use crate::format::entry::{Change, Container, Content, Entry, Place};
 use crate::format::rows::Applied;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
@@ -41,8 +41,8 @@ fn entry(number: u64) -> (BlobId, Entry) {
     let here = BlobId { worker: WorkerId(1), seq: 1 + number / OBJECTS_OF_BLOB };
     let (seed, sums) = (number, vec![number.wrapping_mul(3)]);
     let offset = number % OBJECTS_OF_BLOB * OBJECT_BYTES;
-    let within = Within::Blob(here);
-    let place = Place { within, offset, len: OBJECT_BYTES, seed, sum_bytes: 65_536, sums };
+    let container = Container::Blob(here);
+    let place = Place { container, offset, len: OBJECT_BYTES, seed, sum_bytes: 65_536, sums };
     let clock = HybridClock::at_ms(1_700_000_000_000 + number);
     let metax = Metax::new(
         OBJECT_BYTES,

@@ -3,12 +3,12 @@
 use larder_objects::{BodyDigest, ObjectError, PutBody};
 use larder_types::limits::{PUT_BYTES_MAX, SUM_BYTES};
 
-use crate::commit::wish::Body;
+use crate::commit::command::Body;
 use crate::error::unavailable;
-use crate::format::entry::Within;
+use crate::format::entry::Container;
 use crate::format::sums::BodySums;
 use crate::packer::Shared;
-use crate::upload::own::OwnBody;
+use crate::upload::standalone::StandaloneBody;
 
 /// Takes all of a body and verifies what was announced of it.
 ///
@@ -49,7 +49,7 @@ pub(crate) async fn take<B: PutBody>(
         return Err(ObjectError::SlowDown);
     }
     let under_way = shared.under_way.enter(shared.own_id());
-    let mut own = OwnBody::new(&shared.backend, under_way, shared.seed());
+    let mut own = StandaloneBody::new(&shared.backend, under_way, shared.seed());
     for piece in pieces {
         own.add(piece).await?;
     }
@@ -60,8 +60,8 @@ pub(crate) async fn take<B: PutBody>(
 }
 
 /// A body was taken and then refused: what of it went to the backend is removed again.
-pub(crate) async fn drop_refused(shared: &Shared, within: Option<Within>) {
-    let Some(Within::Own(id)) = within else { return };
+pub(crate) async fn drop_refused(shared: &Shared, container: Option<Container>) {
+    let Some(Container::Own(id)) = container else { return };
     let name = id.path();
     if let Err(error) = shared.backend.remove(&name).await {
         tracing::warn!(%name, %error, "an object that nothing names stays in the backend");
@@ -69,9 +69,9 @@ pub(crate) async fn drop_refused(shared: &Shared, within: Option<Within>) {
 }
 
 /// The object of the backend that a body lies within already, if it does.
-pub(crate) fn there(body: &Body) -> Option<Within> {
+pub(crate) fn there(body: &Body) -> Option<Container> {
     match body {
-        Body::There { place, .. } => Some(place.within),
+        Body::There { place, .. } => Some(place.container),
         Body::Packed { .. } => None,
     }
 }

@@ -4,8 +4,8 @@ use larder_objects::{ListItem, ListRequest, ObjectError};
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{BucketId, BucketName, BucketRecord, Condition};
 
+use crate::commit::command::{Command, Target};
 use crate::commit::neighbours::Neighbours;
-use crate::commit::wish::{Target, Wish};
 use crate::error::unread;
 use crate::packer::Packer;
 use crate::peers::Others;
@@ -69,8 +69,8 @@ impl Packer {
         }
         let (queue, index) = (&self.shared.queue, &self.shared.index);
         ensure(queue, index, name, location.clone()).await?;
-        let wish = mark(queue, index, name, location).await?;
-        match self.change(wish).await {
+        let command = mark(queue, index, name, location).await?;
+        match self.change(command).await {
             Ok(_) => self.shared_bucket(others, name),
             Err(ObjectError::PreconditionFailed) => Err(ObjectError::BucketExists),
             Err(error) => Err(error),
@@ -98,10 +98,10 @@ impl Packer {
         target: Target,
         condition: Condition,
     ) -> Result<(), ObjectError> {
-        let graves = hidden::graves(&target.bucket);
+        let tombstones = hidden::tombstones(&target.bucket);
         let location = Some(target.bucket.as_str().to_owned());
-        ensure(&self.shared.queue, &self.shared.index, &graves, location).await?;
-        self.change(Wish::Bury { target, graves, condition }).await.map(drop)
+        ensure(&self.shared.queue, &self.shared.index, &tombstones, location).await?;
+        self.change(Command::PutTombstone { target, tombstones, condition }).await.map(drop)
     }
 
     /// This worker has a record of a bucket that there is.

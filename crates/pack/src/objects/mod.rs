@@ -19,10 +19,10 @@ use larder_types::{
 };
 
 use crate::class::RequestClass;
+use crate::commit::command::{Command, Description, Done, Source, Target};
 use crate::commit::queue::ask;
-use crate::commit::wish::{Description, Done, Source, Target, Wish};
 use crate::error::{unavailable, unread};
-use crate::format::entry::{Content, Within};
+use crate::format::entry::{Container, Content};
 use crate::format::rows::PackedVersion;
 use crate::index::list;
 use crate::limits::FOOTERS_BYTES_MAX;
@@ -70,8 +70,8 @@ impl Packer {
     }
 
     /// Changes something, and waits until that counts.
-    pub(crate) async fn change(&self, wish: Wish) -> Result<Done, ObjectError> {
-        let asked = ask(&self.shared.queue, wish).await;
+    pub(crate) async fn change(&self, command: Command) -> Result<Done, ObjectError> {
+        let asked = ask(&self.shared.queue, command).await;
         if let Err(ObjectError::Unavailable { .. }) = asked {
             self.shared.owner.refuse_superseded()?;
         }
@@ -88,10 +88,10 @@ impl Packer {
     /// Puts a body that was taken. If that is refused, nothing of it stays anywhere.
     pub(crate) async fn put_body(
         &self,
-        wish: Wish,
-        there: Option<Within>,
+        command: Command,
+        there: Option<Container>,
     ) -> Result<PutDone, ObjectError> {
-        match self.change(wish).await {
+        match self.change(command).await {
             Ok(Done::Put(done)) => Ok(done),
             Ok(other) => Err(unexpected(&other)),
             // It is not known if it was put.
@@ -130,7 +130,7 @@ impl Objects for Packer {
         if let Some(others) = self.others() {
             return self.make_shared_bucket(others, name, location).await;
         }
-        match self.change(Wish::MakeBucket { name: name.clone(), location }).await? {
+        match self.change(Command::MakeBucket { name: name.clone(), location }).await? {
             Done::Bucket(record) => Ok(record),
             other => Err(unexpected(&other)),
         }
@@ -141,7 +141,7 @@ impl Objects for Packer {
         if let Some(others) = self.others() {
             return self.remove_shared_bucket(others, name).await;
         }
-        self.change(Wish::RemoveBucket { name: name.clone() }).await.map(drop)
+        self.change(Command::RemoveBucket { name: name.clone() }).await.map(drop)
     }
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
@@ -177,7 +177,7 @@ impl Objects for Packer {
             Description { etag: ETag::Md5(digest.md5), checksum: digest.checksum, attributes };
         let there = body::there(&body);
         let target = target(bucket, key);
-        self.put_body(Wish::Put { target, description, condition, body }, there).await
+        self.put_body(Command::Put { target, description, condition, body }, there).await
     }
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
@@ -252,7 +252,7 @@ impl Objects for Packer {
         let named = target(&record.name, &source.key);
         let source = Source { bucket: source.bucket, target: named, op: source.op };
         let target = target(bucket, key);
-        match self.change(Wish::Link { target, description, condition, source }).await? {
+        match self.change(Command::Link { target, description, condition, source }).await? {
             Done::Put(done) => Ok(Some(done)),
             other => Err(unexpected(&other)),
         }
@@ -269,7 +269,7 @@ impl Objects for Packer {
         if let Some(others) = self.others() {
             return self.delete_shared(others, bucket, key, condition).await;
         }
-        self.change(Wish::Delete { target: target(bucket, key), condition }).await.map(drop)
+        self.change(Command::Delete { target: target(bucket, key), condition }).await.map(drop)
     }
 
     async fn set_tags(
@@ -283,7 +283,7 @@ impl Objects for Packer {
         if let Some(others) = self.others() {
             return self.tag_shared(others, bucket, key, tags).await;
         }
-        self.change(Wish::Tag { target: target(bucket, key), tags }).await.map(drop)
+        self.change(Command::Tag { target: target(bucket, key), tags }).await.map(drop)
     }
 
     async fn list(
@@ -376,7 +376,7 @@ impl Objects for Packer {
         self.direct(RequestClass::Delete);
         self.owned().await?;
         self.begun_here(upload)?;
-        self.change(Wish::Abort { target: target(bucket, key), upload }).await.map(drop)
+        self.change(Command::Abort { target: target(bucket, key), upload }).await.map(drop)
     }
 
     async fn list_uploads(

@@ -7,8 +7,8 @@ use larder_objects::{
 use larder_types::limits::{LIST_PAGE_MAX, PART_NUMBER_MAX};
 use larder_types::{Attributes, BucketId, BucketName, ETag, ObjectKey, UploadId, UploadRow};
 
+use crate::commit::command::{Command, Description, Done, Target};
 use crate::commit::plan::put_done;
-use crate::commit::wish::{Description, Done, Target, Wish};
 use crate::error::unread;
 use crate::format::entry::Content;
 use crate::objects::body;
@@ -20,7 +20,7 @@ impl Packer {
         target: Target,
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
-        match self.change(Wish::BeginUpload { target, options }).await? {
+        match self.change(Command::BeginUpload { target, options }).await? {
             Done::Upload(upload) => Ok(upload),
             other => Err(unexpected(&other)),
         }
@@ -54,8 +54,8 @@ impl Packer {
         let description =
             Description { etag: ETag::Md5(digest.md5), checksum: digest.checksum, attributes };
         let there = body::there(&body);
-        let wish = Wish::PutPart { target, upload, number, description, body };
-        self.put_body(wish, there).await
+        let command = Command::PutPart { target, upload, number, description, body };
+        self.put_body(command, there).await
     }
 
     pub(crate) fn list_upload_parts(
@@ -84,8 +84,8 @@ impl Packer {
         upload: UploadId,
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
-        let wish = Wish::Complete { target: target.clone(), upload, options };
-        match self.change(wish).await {
+        let command = Command::Complete { target: target.clone(), upload, options };
+        match self.change(command).await {
             Ok(Done::Put(done)) => Ok(done),
             Ok(other) => Err(unexpected(&other)),
             Err(ObjectError::NoSuchUpload) => self.finished_before(&target, upload),

@@ -11,7 +11,7 @@ use larder_objects::{
 };
 use larder_types::{BucketName, Condition, ETag, EtagList, ObjectKey, OpId, UploadId, UploadRow};
 
-use crate::commit::wish::{Description, Wish};
+use crate::commit::command::{Command, Description};
 use crate::error::unread;
 use crate::ids::WorkerId;
 use crate::objects::body;
@@ -19,7 +19,7 @@ use crate::objects::{opened, target};
 use crate::packer::Packer;
 use crate::peers::Others;
 use crate::peers::list;
-use crate::peers::view::{Item, Whose};
+use crate::peers::view::{Item, RowOwner};
 use crate::read::{self, Bodies};
 
 impl Packer {
@@ -105,8 +105,8 @@ impl Packer {
         tags: Vec<(String, String)>,
     ) -> Result<(), ObjectError> {
         let item = self.newest(others, bucket, key)?;
-        if let Whose::Own = item.whose {
-            return self.change(Wish::Tag { target: target(bucket, key), tags }).await.map(drop);
+        if let RowOwner::Own = item.whose {
+            return self.change(Command::Tag { target: target(bucket, key), tags }).await.map(drop);
         }
         self.use_shared_bucket(others, bucket).await?;
         self.admit()?;
@@ -123,7 +123,7 @@ impl Packer {
         attributes.tags = tags;
         let description = Description { etag: metax.etag, checksum: metax.checksum, attributes };
         let (there, target) = (body::there(&body), target(bucket, key));
-        match self.put_body(Wish::Put { target, description, condition, body }, there).await {
+        match self.put_body(Command::Put { target, description, condition, body }, there).await {
             Ok(_) => Ok(()),
             Err(ObjectError::PreconditionFailed) => Err(ObjectError::Changed),
             Err(error) => Err(error),

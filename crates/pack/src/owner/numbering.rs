@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Unread};
 use crate::bugs::{self, Bug};
-use crate::clock::{Sighting, Uptime};
+use crate::clock::{SuspendAwareInstant, Uptime};
 use crate::commit::spool::Spool;
 use crate::error::PackError;
 use crate::format::blob::{self, BlobName, TRAILER_BYTES};
@@ -86,7 +86,7 @@ pub(crate) enum Knows<'a> {
 
 /// The evidence by which a question may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum NumberingEvidence {
     /// The backend's objects alone: something is counted or removed by the answer.
     Backend,
     /// Clocks too, which stand still while a machine is paused: what is begun by the answer is asked for again before it
@@ -105,7 +105,7 @@ pub(crate) struct Numbering {
     /// Records that were read.
     records: Arc<Known>,
     /// The time at which the last question began that found the own number.
-    own_seen: Mutex<Option<Sighting>>,
+    own_seen: Mutex<Option<SuspendAwareInstant>>,
     uptime: Uptime,
 }
 
@@ -178,7 +178,11 @@ impl Numbering {
     ///
     /// # Errors
     /// [`PackError::is_superseded`], or why nobody knows.
-    pub(crate) async fn check(&self, knows: Knows<'_>, by: By) -> Result<ProcessId, PackError> {
+    pub(crate) async fn check(
+        &self,
+        knows: Knows<'_>,
+        by: NumberingEvidence,
+    ) -> Result<ProcessId, PackError> {
         let process = self.number(knows).await?;
         try_join(check_owner(&self.backend, self.worker), self.check_latest(process, by)).await?;
         Ok(process)
@@ -191,9 +195,9 @@ impl Numbering {
     pub(crate) async fn look(&self) -> Result<(), PackError> {
         let claim = check_owner(&self.backend, self.worker);
         match self.known() {
-            Some(process) => {
-                try_join(claim, self.check_latest(process, By::Clocks)).await.map(drop)
-            }
+            Some(process) => try_join(claim, self.check_latest(process, NumberingEvidence::Clocks))
+                .await
+                .map(drop),
             None => claim.await,
         }
     }
@@ -450,8 +454,8 @@ impl Numbering {
     /// process that finds its own, and did not find the next before, had the last then. The next
     /// may come and go again only [`PROCESS_AGE_MIN`] later: until long before that, by clocks, the
     /// own number need not be looked at.
-    async fn check_latest(&self, own: ProcessId, by: By) -> Result<(), PackError> {
-        let begun = Sighting::now(self.uptime);
+    async fn check_latest(&self, own: ProcessId, by: NumberingEvidence) -> Result<(), PackError> {
+        let begun = SuspendAwareInstant::now(self.uptime);
         let next = own.next().unwrap_or(own);
         if next > own && self.backend.size(&path(self.worker, next)).await?.is_some() {
             return Err(self.copied(next));
@@ -459,7 +463,7 @@ impl Numbering {
         // Only now: the answer may have been long on its way.
         let own_seen = *self.own_seen.lock();
         let is_recent = own_seen.is_some_and(|seen| seen.elapsed() <= OWN_NUMBER_SEEN_MAX);
-        if by == By::Clocks && is_recent {
+        if by == NumberingEvidence::Clocks && is_recent {
             return Ok(());
         }
         if self.backend.size(&path(self.worker, own)).await?.is_some() {

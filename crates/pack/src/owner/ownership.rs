@@ -25,7 +25,7 @@ use larder_objects::ObjectError;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::clock::{Sighting, Uptime};
+use crate::clock::{SuspendAwareInstant, Uptime};
 use crate::commit::queue::Queue;
 use crate::commit::spool::Spool;
 use crate::counters::count;
@@ -34,7 +34,7 @@ use crate::format::rows::BlobRow;
 use crate::ids::ProcessId;
 use crate::limits::{OWNER_LOOK_MAX, OWNER_PERIOD, OWNER_UNSEEN_MAX};
 use crate::owner::counting;
-use crate::owner::numbering::{By, Knows, Numbering};
+use crate::owner::numbering::{Knows, Numbering, NumberingEvidence};
 
 /// Ages of the last answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ struct Known {
 
 /// Treatment of a request by a worker that knows of no heir.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stand {
+enum ServeDecision {
     /// It answers.
     Owner,
     /// It asks first.
@@ -57,11 +57,11 @@ enum Stand {
 }
 
 impl Known {
-    fn stand(self) -> Stand {
+    fn stand(self) -> ServeDecision {
         match self.failed {
-            _ if self.owned <= OWNER_UNSEEN_MAX => Stand::Owner,
-            Some(failed) if failed <= OWNER_UNSEEN_MAX => Stand::Unanswered,
-            _ => Stand::Unasked,
+            _ if self.owned <= OWNER_UNSEEN_MAX => ServeDecision::Owner,
+            Some(failed) if failed <= OWNER_UNSEEN_MAX => ServeDecision::Unanswered,
+            _ => ServeDecision::Unasked,
         }
     }
 
@@ -74,8 +74,8 @@ impl Known {
 
 /// The last answers about the owner, and when they were seen.
 struct Seen {
-    owned: Sighting,
-    failed: Option<Sighting>,
+    owned: SuspendAwareInstant,
+    failed: Option<SuspendAwareInstant>,
     /// The error that names who took over, and says what to do about that.
     superseded: Option<PackError>,
 }
@@ -107,7 +107,7 @@ impl Ownership {
     /// Of a process that was the owner when `owned` was seen. Once it is not, the queue is stopped and `fatal` says why.
     pub(crate) fn new(
         (numbering, spool): (Arc<Numbering>, Arc<Spool>),
-        owned: Sighting,
+        owned: SuspendAwareInstant,
         queue: Arc<Queue>,
         fatal: watch::Sender<Option<String>>,
         uptime: Uptime,
@@ -122,7 +122,7 @@ impl Ownership {
     /// # Errors
     /// [`PackError::is_superseded`], for ever, or that the backend does not answer.
     pub(crate) async fn ask(&self) -> Result<ProcessId, PackError> {
-        self.ask_by(By::Backend).await
+        self.ask_by(NumberingEvidence::Backend).await
     }
 
     /// As [`Ownership::ask`], on behalf of what is begun now, and counts only once that was asked again.
@@ -130,12 +130,12 @@ impl Ownership {
     /// # Errors
     /// As for [`Ownership::ask`].
     pub(crate) async fn ask_to_begin(&self) -> Result<ProcessId, PackError> {
-        self.ask_by(By::Clocks).await
+        self.ask_by(NumberingEvidence::Clocks).await
     }
 
-    async fn ask_by(&self, by: By) -> Result<ProcessId, PackError> {
+    async fn ask_by(&self, by: NumberingEvidence) -> Result<ProcessId, PackError> {
         self.known()?;
-        let begun = Sighting::now(self.uptime);
+        let begun = SuspendAwareInstant::now(self.uptime);
         let answer = self.numbering.check(Knows::All(&self.spool), by).await;
         self.learn(begun, answer)
     }
@@ -143,12 +143,16 @@ impl Ownership {
     /// Asks now, on behalf of requests.
     async fn look(&self) -> Result<(), PackError> {
         self.known()?;
-        let begun = Sighting::now(self.uptime);
+        let begun = SuspendAwareInstant::now(self.uptime);
         let answer = in_time(self.numbering.look()).await;
         self.learn(begun, answer)
     }
 
-    fn learn<T>(&self, begun: Sighting, answer: Result<T, PackError>) -> Result<T, PackError> {
+    fn learn<T>(
+        &self,
+        begun: SuspendAwareInstant,
+        answer: Result<T, PackError>,
+    ) -> Result<T, PackError> {
         count(&self.numbering.backend().counters().owner_questions);
         match &answer {
             Ok(_) => {
@@ -158,7 +162,7 @@ impl Ownership {
                 }
             }
             Err(error) if error.is_superseded() => self.end(error),
-            Err(_) => self.seen.lock().failed = Some(Sighting::now(self.uptime)),
+            Err(_) => self.seen.lock().failed = Some(SuspendAwareInstant::now(self.uptime)),
         }
         answer
     }
@@ -208,10 +212,10 @@ impl Ownership {
     /// [`ObjectError::Unavailable`].
     pub(crate) async fn admit(&self) -> Result<(), ObjectError> {
         self.refuse_superseded()?;
-        if self.times().stand() == Stand::Unasked {
+        if self.times().stand() == ServeDecision::Unasked {
             let _turn = self.asking.lock().await;
             // A request that waited for another finds the answer of that one.
-            if self.times().stand() == Stand::Unasked
+            if self.times().stand() == ServeDecision::Unasked
                 && let Err(error) = self.look().await
             {
                 tracing::warn!(%error, "it is not known who owns the backend; this worker answers all the same");

@@ -16,26 +16,26 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::backend::Backend;
-use crate::backend::background::Pace;
+use crate::backend::token_bucket::TokenBucket;
 use crate::backup::{self, BackupWriter, Backups, Head};
 use crate::blocking;
-use crate::clock::{Sighting, now_ms, uptime};
+use crate::clock::{SuspendAwareInstant, now_ms, uptime};
 use crate::commit::committer::{BlobLimits, Committer, Parts};
 use crate::commit::flusher::Flusher;
 use crate::commit::neighbours::Neighbours;
 use crate::commit::queue::{Queue, Request as Asked};
 use crate::commit::spool::Spool;
-use crate::commit::under_way::OwnsUnderWay;
+use crate::commit::under_way::StandalonesUnderWay;
 use crate::counters::Counters;
 use crate::error::PackError;
-use crate::format::lot;
 use crate::format::rows::Applied;
-use crate::gc::housekeeping::{self, Housekeeping, Kept};
+use crate::format::upload_unit;
 use crate::gc::leftovers;
+use crate::gc::maintenance::{self, Maintenance, MaintenanceReport};
 use crate::gc::removal::Remover;
 use crate::gc::repack::Repacker;
-use crate::gc::repack::aside::SetAside;
-use crate::ids::{OwnId, WorkerId};
+use crate::gc::repack::backoff::RepackBackoff;
+use crate::ids::{StandaloneId, WorkerId};
 use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::owner::counting::Counting;
@@ -46,7 +46,7 @@ use crate::owner::naming;
 use crate::owner::numbering::Numbering;
 use crate::owner::ownership::{OwnerStatus, Ownership};
 use crate::packer::config::PackConfig;
-use crate::packer::status::{Moment, Status, Teller};
+use crate::packer::status::{Moment, Status, StatusWriter};
 use crate::peers::buckets;
 use crate::peers::feed::Handed;
 use crate::peers::{Joined, Others, Reads, Shares, WorkersStatus};
@@ -66,7 +66,7 @@ const LOSS_FILE: &str = "lost.txt";
 const LOCK_FILE: &str = "lock";
 
 /// A worker, when it was known to own its place, and the number of its process.
-type OwnerSeen = (WorkerId, Sighting, Arc<Numbering>);
+type OwnerSeen = (WorkerId, SuspendAwareInstant, Arc<Numbering>);
 
 /// A packed store that runs.
 pub struct Packer {
@@ -74,8 +74,8 @@ pub struct Packer {
     threads: Mutex<Vec<JoinHandle<()>>>,
     uploader: tokio::task::JoinHandle<()>,
     housekeeper: tokio::task::JoinHandle<()>,
-    housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
-    telling: tokio::task::JoinHandle<()>,
+    maintenance: Arc<tokio::sync::Mutex<Maintenance>>,
+    peer_clock: tokio::task::JoinHandle<()>,
     asking: tokio::task::JoinHandle<()>,
     sharing: Option<Shares>,
     _lock: larder_env::FileLock,
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) under_way: Arc<OwnsUnderWay>,
+    pub(crate) under_way: Arc<StandalonesUnderWay>,
     pub(crate) readers: Arc<Readers>,
     groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     /// The other workers, if the bucket is shared.
     pub(crate) others: Option<Arc<Others>>,
     disk: Arc<dyn Disk>,
-    teller: Teller,
+    teller: StatusWriter,
     fatal: watch::Receiver<Option<String>>,
     flusher: Arc<Flusher>,
     /// Drawn for this run: seeds of sums and names of own objects come from it.
@@ -149,7 +149,7 @@ impl Packer {
             base: base(prefix),
             is_alone: named.is_none(),
         };
-        let owned = Sighting::now(uptime);
+        let owned = SuspendAwareInstant::now(uptime);
         let worker = identity::establish(&*disk, &backend, claiming).await?.worker;
         let leaving = backend.clone();
         let leftovers = blocking::run(move || leftovers::remove(&leaving, worker)).await?;
@@ -264,7 +264,7 @@ impl Packer {
         });
         let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks, &owner));
         let sharing = sharing.transpose()?;
-        let teller = Teller::open(disk.clone(), counters, config.prices.clone(), worker.0);
+        let teller = StatusWriter::open(disk.clone(), counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
             bodies,
             others,
@@ -283,15 +283,15 @@ impl Packer {
             fatal: heard,
             flusher,
             // Never that of bundles.
-            run: larder_env::rng::unique_u64().max(lot::BUNDLE_RUN + 1),
+            run: larder_env::rng::unique_u64().max(upload_unit::BUNDLE_RUN + 1),
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        let housekeeping = shared.housekeeping(&backups, (horizon, began));
-        let housekeeping = Arc::new(tokio::sync::Mutex::new(housekeeping));
+        let maintenance = shared.maintenance(&backups, (horizon, began));
+        let maintenance = Arc::new(tokio::sync::Mutex::new(maintenance));
         let period = shared.config.housekeeping_period;
-        let housekeeper = tokio::spawn(housekeeping::run(housekeeping.clone(), period));
-        let telling = tokio::spawn(tell(shared.clone()));
+        let housekeeper = tokio::spawn(maintenance::run(maintenance.clone(), period));
+        let peer_clock = tokio::spawn(tell(shared.clone()));
         let asking = tokio::spawn(shared.owner.clone().watch());
         let threads = Mutex::new(threads);
         Ok(Self {
@@ -299,8 +299,8 @@ impl Packer {
             threads,
             uploader,
             housekeeper,
-            housekeeping,
-            telling,
+            maintenance,
+            peer_clock,
             asking,
             sharing,
             _lock: lock,
@@ -318,11 +318,11 @@ impl Packer {
     ///
     /// # Errors
     /// [`PackError::Backend`] or [`PackError::Deferred`]: what is left is done at the next turn.
-    pub async fn keep_house(&self) -> Result<Kept, PackError> {
+    pub async fn run_maintenance(&self) -> Result<MaintenanceReport, PackError> {
         if let Some(sharing) = &self.sharing {
-            sharing.sweep.lock().await.round().await?;
+            sharing.version_gc.lock().await.round().await?;
         }
-        self.housekeeping.lock().await.turn(now_ms()).await
+        self.maintenance.lock().await.turn(now_ms()).await
     }
 
     /// Looks now in the bucket for what other workers changed, without waiting for its turn. Every
@@ -405,7 +405,7 @@ impl Packer {
     pub fn close(&self) {
         self.uploader.abort();
         self.housekeeper.abort();
-        self.telling.abort();
+        self.peer_clock.abort();
         self.asking.abort();
         if let Some(sharing) = &self.sharing {
             sharing.tasks.stop();
@@ -430,8 +430,8 @@ async fn tell(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let telling = shared.clone();
-        let told = tokio::task::spawn_blocking(move || telling.tell());
+        let peer_clock = shared.clone();
+        let told = tokio::task::spawn_blocking(move || peer_clock.tell());
         if told.await.is_err() {
             return;
         }
@@ -445,12 +445,13 @@ impl Drop for Packer {
 }
 
 impl Shared {
-    fn housekeeping(&self, heads: &[Head], (horizon, began): (Horizon, u64)) -> Housekeeping {
+    fn maintenance(&self, heads: &[Head], (horizon, began): (Horizon, u64)) -> Maintenance {
         let backups = Arc::new(Backups::of(heads));
-        let pace = || Pace::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
+        let pace =
+            || TokenBucket::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
         let counters = self.backend.counters();
         let own = heads.iter().rev().find(|head| head.id.worker == self.worker);
-        Housekeeping {
+        Maintenance {
             repacker: Repacker {
                 backend: self.backend.clone(),
                 index: self.index.clone(),
@@ -460,7 +461,7 @@ impl Shared {
                 pace: pace(),
                 below_percent: self.config.repack_below_percent,
                 blob_bytes: self.config.blob_bytes,
-                set_aside: SetAside::default(),
+                set_aside: RepackBackoff::default(),
             },
             remover: Remover {
                 backend: self.backend.clone(),
@@ -506,9 +507,9 @@ impl Shared {
     }
 
     /// A name that no other body has.
-    pub(crate) fn own_id(&self) -> OwnId {
+    pub(crate) fn own_id(&self) -> StandaloneId {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        OwnId { worker: self.worker, run: self.run, number }
+        StandaloneId { worker: self.worker, run: self.run, number }
     }
 
     fn tell(&self) {

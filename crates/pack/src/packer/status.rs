@@ -140,7 +140,7 @@ impl Status {
 }
 
 /// Writes the file.
-pub(crate) struct Teller {
+pub(crate) struct StatusWriter {
     disk: Arc<dyn Disk>,
     counters: Arc<Counters>,
     prices: Prices,
@@ -151,7 +151,7 @@ pub(crate) struct Teller {
     written: Mutex<Option<Status>>,
 }
 
-impl Teller {
+impl StatusWriter {
     /// Goes on from what the directory's file says.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
@@ -268,7 +268,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path()).unwrap());
         let open = |counters: &Arc<Counters>| {
-            Teller::open(disk.clone(), counters.clone(), Prices::default(), 1)
+            StatusWriter::open(disk.clone(), counters.clone(), Prices::default(), 1)
         };
         let counters = Arc::<Counters>::default();
         counters.requests.count(RequestClass::Put, 5);

@@ -6,13 +6,13 @@ use object_store::memory::InMemory;
 
 use super::*;
 use crate::format::rows::{self, BlobRow, RetiredRow};
-use crate::gc::housekeeping::Kept;
+use crate::gc::maintenance::MaintenanceReport;
 use crate::ids::BlobId;
 
 const GRACE: Duration = Duration::from_secs(3600);
 
 /// Turns of a store with a blob that was retired when the clock said this: at once, and after the grace time.
-async fn removed(retired_ms: u64) -> (Kept, Kept) {
+async fn removed(retired_ms: u64) -> (MaintenanceReport, MaintenanceReport) {
     let dir = tempfile::tempdir().unwrap();
     let config = PackConfig {
         grace: GRACE,
@@ -27,11 +27,11 @@ async fn removed(retired_ms: u64) -> (Kept, Kept) {
     let mut batch = Batch::new();
     batch.put(&rows::retired(blob), &encode(&RetiredRow { retired_ms, by: blob }));
     store.shared.index.commit(batch, None).unwrap();
-    let before = store.keep_house().await.unwrap();
+    let before = store.run_maintenance().await.unwrap();
     tokio::time::pause();
     tokio::time::advance(GRACE).await;
     tokio::time::resume();
-    (before, store.keep_house().await.unwrap())
+    (before, store.run_maintenance().await.unwrap())
 }
 
 #[tokio::test]

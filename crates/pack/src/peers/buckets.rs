@@ -10,8 +10,8 @@ use larder_types::{
 };
 
 use super::hidden;
+use crate::commit::command::{Body, Command, Description, Target};
 use crate::commit::queue::{Queue, ask};
-use crate::commit::wish::{Body, Description, Target, Wish};
 use crate::format::sums::BodySums;
 use crate::index::Index;
 
@@ -27,8 +27,8 @@ pub(crate) async fn share_own(queue: &Arc<Queue>, index: &Index) -> Result<(), O
     }
     let own = index.buckets().into_iter().filter(|record| !hidden::is_hidden(&record.name));
     for record in own {
-        let wish = mark(queue, index, &record.name, record.location).await?;
-        match ask(queue, wish).await {
+        let command = mark(queue, index, &record.name, record.location).await?;
+        match ask(queue, command).await {
             Ok(_) | Err(ObjectError::PreconditionFailed) => {}
             Err(error) => return Err(error),
         }
@@ -51,19 +51,19 @@ pub(crate) async fn ensure(
     if let Some(id) = index.bucket_id(name) {
         return Ok(id);
     }
-    match ask(queue, Wish::MakeBucket { name: name.clone(), location }).await {
+    match ask(queue, Command::MakeBucket { name: name.clone(), location }).await {
         Ok(_) | Err(ObjectError::BucketExists) => own_id(index, name),
         Err(error) => Err(error),
     }
 }
 
-/// The wish that there be a bucket, unless there is.
+/// The command that there be a bucket, unless there is.
 pub(crate) async fn mark(
     queue: &Arc<Queue>,
     index: &Index,
     name: &BucketName,
     location: Option<String>,
-) -> Result<Wish, ObjectError> {
+) -> Result<Command, ObjectError> {
     let buckets = hidden::buckets();
     ensure(queue, index, &buckets, None).await?;
     let user = location.map(|location| (LOCATION.to_owned(), location)).into_iter().collect();
@@ -73,7 +73,7 @@ pub(crate) async fn mark(
     let condition = Condition { if_none_match: Some(EtagList::Any), ..Condition::default() };
     let body = Body::Packed { pieces: Vec::new(), sums };
     let target = Target { bucket: buckets, key: hidden::key_of(name) };
-    Ok(Wish::Put { target, description, condition, body })
+    Ok(Command::Put { target, description, condition, body })
 }
 
 /// A bucket as clients see it.

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Others;
-use super::feed::{Heard, Link};
+use super::feed::{FeedUpdate, Link};
 use super::heard::HeardEntries;
+use super::index_store::PeerIndex;
 use super::peer::{Known, Mark, Peer};
-use super::shelf::Shelved;
 use crate::backend::{Backend, Unread};
 use crate::backup;
 use crate::blocking;
 use crate::bugs::{self, Bug};
-use crate::clock::{Sighting, now_ms};
+use crate::clock::{SuspendAwareInstant, now_ms};
 use crate::error::PackError;
 use crate::format::blob::{self, BlobName, FooterReader};
 use crate::format::entry::Entry;
@@ -35,7 +35,7 @@ impl Others {
     /// Looks at what a worker has in the bucket, and takes what is new.
     pub(super) async fn look_at(&self, peer: &Arc<Peer>) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
-        let begun = Sighting::now(self.uptime);
+        let begun = SuspendAwareInstant::now(self.uptime);
         let told = peer.told();
         let known = match peer.known() {
             Some(known) if known.worker == told.worker => known,
@@ -84,13 +84,13 @@ impl Others {
         if u128::from(ahead_ms) > CLOCK_AHEAD_TOLD.as_millis() {
             tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: what is put here gets the times of its clock");
         }
-        self.telling.hears(clock);
+        self.peer_clock.hears(clock);
         peer.looked(begun, mark, self.settings().kept / 16);
         Ok(())
     }
 
     fn show(&self, peer: &Peer, known: &Arc<Known>) {
-        self.telling.show(known.at().clock, || peer.show(known.clone()));
+        self.peer_clock.show(known.at().clock, || peer.show(known.clone()));
     }
 
     /// The index of a worker's claim: the one that is there, or one made of what is in the bucket.
@@ -107,14 +107,14 @@ impl Others {
         let mut before = before;
         if before.is_some() {
             // It was taken over.
-        } else if let Some((shelved, at)) = self.shelf().open(&peer.name, worker)? {
-            let known = self.known_of(peer, worker, shelved, at)?;
+        } else if let Some((stored, at)) = self.index_store().open(&peer.name, worker)? {
+            let known = self.known_of(peer, worker, stored, at)?;
             known.recall(&peer.name)?;
             self.show(peer, &known);
             return Ok(Some(known));
-        } else if let Some((claim, shelved, at)) = self.shelf().earlier(&peer.name, worker)? {
+        } else if let Some((claim, stored, at)) = self.index_store().earlier(&peer.name, worker)? {
             // It was taken over while this worker did not run.
-            let known = self.known_of(peer, claim, shelved, at)?;
+            let known = self.known_of(peer, claim, stored, at)?;
             known.recall(&peer.name)?;
             before = Some(known);
         }
@@ -142,7 +142,7 @@ impl Others {
             return Ok(None);
         }
         let backups = backup::known(backend, &horizon).await?;
-        let Shelved { index, heard } = self.shelf().make(&peer.name, worker)?;
+        let PeerIndex { index, heard } = self.index_store().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
         let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
         let report = self.blobs_report(&peer.name).filter(|_| is_lost);
@@ -177,25 +177,25 @@ impl Others {
         write_lost(&index, &horizon)?;
         index.set_applied(&at)?;
         index.flush()?;
-        self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)
+        self.known_of(peer, worker, PeerIndex { index, heard }, at).map(Some)
     }
 
     fn known_of(
         &self,
         peer: &Arc<Peer>,
         worker: WorkerId,
-        Shelved { index, heard }: Shelved,
+        PeerIndex { index, heard }: PeerIndex,
         at: Applied,
     ) -> Result<Arc<Known>, PackError> {
         let parts = (self.bodies(peer, index), heard);
-        Ok(Arc::new(Known::new(worker, parts, at, self.telling.clone())?))
+        Ok(Arc::new(Known::new(worker, parts, at, self.peer_clock.clone())?))
     }
 
     fn bodies(&self, peer: &Arc<Peer>, index: Index) -> Bodies {
         let (index, backend) = (Arc::new(index), peer.backend.clone());
         let (cache, ahead) = self.cache();
         let fetcher = Arc::new(Fetcher::new(backend.clone(), index.clone(), cache, ahead));
-        let link = Arc::new(Link::new(peer.telling(), self.caller()));
+        let link = Arc::new(Link::new(peer.peer_clock(), self.caller()));
         Bodies { backend, index, fetcher, waiting: Waits::There(link) }
     }
 
@@ -238,7 +238,7 @@ impl Others {
         &self,
         peer: &Peer,
         known: &Arc<Known>,
-        heard: Heard,
+        heard: FeedUpdate,
     ) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
         let at = known.at();
@@ -249,19 +249,19 @@ impl Others {
             return Ok(());
         }
         match heard {
-            Heard::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
+            FeedUpdate::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
                 let (taking, name) = (known.clone(), peer.name.clone());
                 let heard = HeardEntries { blob, from, is_whole, bytes: bytes.to_vec() };
                 blocking::run(move || taking.hear(&name, &heard)).await??;
             }
-            Heard::Uploaded { blob, row } => {
+            FeedUpdate::Uploaded { blob, row } => {
                 let name = row.name(known.blob(blob));
                 if !take_blob(&peer.backend, known, name, &row).await? {
                     let reason = "it has uploaded something else than it told".to_owned();
                     return Err(PackError::Deferred { reason });
                 }
             }
-            Heard::Entries { .. } | Heard::Nothing { .. } => {}
+            FeedUpdate::Entries { .. } | FeedUpdate::Nothing { .. } => {}
         }
         let is_due = known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES;
         if is_due || known.heard_bytes() >= HEARD_BYTES_KEPT {
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
     use crate::format::blob::{FooterHead, encode_footer};
     use crate::format::entry::Change;
-    use crate::format::lot::Lot;
+    use crate::format::upload_unit::UploadUnit;
 
     /// The footer of a blob with changes of these numbers and clocks.
     fn footer(changes: &[(u64, u64)]) -> Vec<u8> {
@@ -414,7 +414,7 @@ mod tests {
             entries = postcard::to_extend(&entry, entries).unwrap();
         }
         let head = FooterHead { created_ms: 1, entries: changes.len() as u64, buckets: Vec::new() };
-        encode_footer(id, Lot::SHARED, 0, &head, &entries)
+        encode_footer(id, UploadUnit::SHARED, 0, &head, &entries)
     }
 
     #[test]

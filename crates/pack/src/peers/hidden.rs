@@ -15,8 +15,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The beginning of their names.
 const PREFIX: &str = "larder.";
-/// The beginning of the names of those for graves.
-const GRAVES: &str = "larder.graves.";
+/// The beginning of the names of those for tombstones.
+const TOMBSTONES: &str = "larder.graves.";
 
 /// The bucket whose objects stand for buckets.
 pub(crate) fn buckets() -> BucketName {
@@ -29,8 +29,8 @@ pub(crate) fn shared() -> BucketName {
 }
 
 /// The bucket whose objects stand for deletes in this one.
-pub(crate) fn graves(bucket: &BucketName) -> BucketName {
-    named(format!("{GRAVES}{:016x}", xxh3_64(bucket.as_str().as_bytes())))
+pub(crate) fn tombstones(bucket: &BucketName) -> BucketName {
+    named(format!("{TOMBSTONES}{:016x}", xxh3_64(bucket.as_str().as_bytes())))
 }
 
 /// Returns true if clients may not name it.
@@ -40,7 +40,7 @@ pub(crate) fn is_hidden(bucket: &BucketName) -> bool {
 
 /// Returns true if its objects stand for deletes.
 pub(crate) fn is_for_graves(bucket: &BucketName) -> bool {
-    bucket.as_str().starts_with(GRAVES)
+    bucket.as_str().starts_with(TOMBSTONES)
 }
 
 /// The key that stands for a bucket.
@@ -61,9 +61,12 @@ mod tests {
         let photos = BucketName::new("photos").unwrap();
         assert_eq!(buckets().as_str(), "larder.buckets");
         // Stored: another hash would forget every delete.
-        assert_eq!(graves(&photos).as_str(), format!("larder.graves.{:016x}", xxh3_64(b"photos")));
+        assert_eq!(
+            tombstones(&photos).as_str(),
+            format!("larder.graves.{:016x}", xxh3_64(b"photos"))
+        );
         assert!(is_hidden(&buckets()) && !is_for_graves(&buckets()));
-        assert!(is_hidden(&graves(&photos)) && is_for_graves(&graves(&photos)));
+        assert!(is_hidden(&tombstones(&photos)) && is_for_graves(&tombstones(&photos)));
         assert!(!is_hidden(&photos));
         assert_eq!(key_of(&photos).as_str(), "photos");
     }

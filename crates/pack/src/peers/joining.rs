@@ -7,10 +7,10 @@ use larder_net::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
-use super::feed::{Caller, Feed, Handed, identity};
-use super::shelf::Directory;
-use super::sweep::Sweep;
+use super::feed::{Caller, FeedSource, Handed, identity};
+use super::index_store::Directory;
 use super::tasks::{Tasks, open_feed};
+use super::version_gc::VersionGc;
 use super::{Others, Reads, Sharing};
 use crate::backend::Backend;
 use crate::clock::{now_ms, uptime};
@@ -34,7 +34,7 @@ pub(crate) struct Joined {
 
 /// The work that goes on while it serves.
 pub(crate) struct Shares {
-    pub(crate) sweep: Arc<Mutex<Sweep>>,
+    pub(crate) version_gc: Arc<Mutex<VersionGc>>,
     pub(crate) tasks: Tasks,
     pub(crate) handed: Arc<Handed>,
 }
@@ -59,9 +59,9 @@ impl Joined {
         let (socket, address) = open_feed(&sharing).await?;
         let Named { name, prefix } = named;
         let me = Announcement { name, prefix, worker, address, announced_ms: now_ms() };
-        let shelf = Box::new(Directory::of(&reads.dir)?);
+        let index_store = Box::new(Directory::of(&reads.dir)?);
         let caller = Caller::new(endpoint.clone());
-        let others = Others::new(me, root, sharing, shelf, reads, caller, uptime);
+        let others = Others::new(me, root, sharing, index_store, reads, caller, uptime);
         others.announce().await?;
         others.look_first().await?;
         Ok(Self { others: Arc::new(others), socket, endpoint, worker })
@@ -82,12 +82,13 @@ impl Joined {
         let Self { others, socket, endpoint, worker } = self;
         let handed = Arc::new(Handed::new(marks.clone()));
         let listener = socket.map(|socket| {
-            let feed = Feed::new(worker, spool.clone(), index.clone(), handed.clone());
+            let feed = FeedSource::new(worker, spool.clone(), index.clone(), handed.clone());
             Arc::new(feed.owned(owner.clone())).listen(&endpoint, socket)
         });
-        let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());
-        let sweep = Arc::new(Mutex::new(sweep));
-        let tasks = Tasks::start(others, listener.transpose()?, sweep.clone());
-        Ok(Shares { sweep, tasks, handed })
+        let version_gc =
+            VersionGc::new(others.clone(), index.clone(), queue.clone(), marks.clone());
+        let version_gc = Arc::new(Mutex::new(version_gc));
+        let tasks = Tasks::start(others, listener.transpose()?, version_gc.clone());
+        Ok(Shares { version_gc, tasks, handed })
     }
 }

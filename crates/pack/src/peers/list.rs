@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_objects::{ListPage, ListRequest, ListedObject, ObjectError, Onward, Page};
+use larder_objects::{ListPage, ListRequest, ListedObject, ObjectError, Page, ScanStep};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{BucketId, BucketName, ObjectKey, UploadId, UploadRow, rows as keys};
 
@@ -66,9 +66,9 @@ pub(crate) fn fill(
     bucket: &BucketName,
     request: &ListRequest,
 ) -> Result<ListPage<ListedObject>, ObjectError> {
-    let (known, graves) = (others.known(), hidden::graves(bucket));
+    let (known, tombstones) = (others.known(), hidden::tombstones(bucket));
     let sources: Vec<_> = indexes(own, &known)
-        .flat_map(|index| [(index, bucket, false), (index, &graves, true)])
+        .flat_map(|index| [(index, bucket, false), (index, &tombstones, true)])
         .filter_map(|(index, name, is_grave)| {
             let bucket = index.bucket_id(name)?;
             Some(Source { index, bucket, is_grave })
@@ -130,12 +130,12 @@ fn fill_page<T>(
         for (tail, row) in found.into_iter().filter(|(_, row)| !row.is_grave) {
             let at = [&head[..], &tail].concat();
             match page.add(&at, &row.value, &make) {
-                Onward::Next => {}
-                Onward::Seek(to) => {
+                ScanStep::Next => {}
+                ScanStep::Seek(to) => {
                     from = behind_head(&to);
                     break;
                 }
-                Onward::Stop => {
+                ScanStep::Stop => {
                     from = None;
                     break;
                 }

@@ -9,19 +9,19 @@
 //! ```
 //!
 //! A worker changes nothing but its own. A put of a key that another has is a newer version here. A
-//! delete is a *grave*, an empty object in a bucket for them ([`hidden`]). A worker gives up what
-//! it has that became older than either (`sweep.rs`), and so the bytes come free. ADR 25 says why.
+//! delete is a *tombstone*, an empty object in a bucket for them ([`hidden`]). A worker gives up what
+//! it has that became older than either (`version_gc.rs`), and so the bytes come free. ADR 25 says why.
 //!
 //! # Invariants
 //!
 //! 1. Nobody writes, removes or repacks what lies in another worker's place. A name's place has one owner at a time
 //!    ([`crate::owner::identity`]).
-//! 2. Of a key, the version or grave with the greatest (clock, worker) counts, at every worker. A worker's clock is past
+//! 2. Of a key, the version or tombstone with the greatest (clock, worker) counts, at every worker. A worker's clock is past
 //!    all that it knows: what is put or deleted knowing of a version is newer.
-//! 3. A version or grave that counts less than another worker's goes only after that one has been
+//! 3. A version or tombstone that counts less than another worker's goes only after that one has been
 //!    in the bucket for [`Sharing::kept`]. A worker that has not seen the bucket for
 //!    [`Sharing::unseen_max`] answers nobody. So nobody sees the one gone and not the other.
-//! 4. A grave goes only when no worker has, or can come to have, an older version.
+//! 4. A tombstone goes only when no worker has, or can come to have, an older version.
 //! 5. A body that is only in another worker's spool comes from there or not at all: never an older version in its place.
 
 pub(crate) mod buckets;
@@ -29,15 +29,15 @@ pub(crate) mod feed;
 mod follow;
 pub(crate) mod heard;
 pub(crate) mod hidden;
+pub(crate) mod index_store;
 mod joining;
 pub(crate) mod list;
 mod loss;
 pub(crate) mod peer;
 mod sharing;
-pub(crate) mod shelf;
 mod status;
-pub(crate) mod sweep;
 mod tasks;
+pub(crate) mod version_gc;
 pub(crate) mod view;
 
 use std::collections::BTreeMap;
@@ -51,8 +51,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::backend::Backend;
-use crate::clock::{Sighting, Uptime};
-use crate::commit::telling::Telling;
+use crate::clock::{SuspendAwareInstant, Uptime};
+use crate::commit::peer_clock::PeerClock;
 use crate::error::{PackError, unavailable};
 use crate::ids::WorkerId;
 use crate::limits::{GAP_LOOKS_MAX, LOOK_AGAIN_PAUSE};
@@ -67,8 +67,8 @@ pub use status::{OtherStatus, WorkersStatus};
 
 use feed::Caller;
 use follow::is_gap;
+use index_store::PeerIndexStore;
 use peer::{Known, Peer};
-use shelf::Shelf;
 
 /// The other workers of a bucket.
 pub(crate) struct Others {
@@ -77,14 +77,14 @@ pub(crate) struct Others {
     /// The whole bucket.
     root: Backend,
     settings: Sharing,
-    shelf: Box<dyn Shelf>,
+    index_store: Box<dyn PeerIndexStore>,
     reads: Reads,
     caller: Arc<Caller>,
     peers: RwLock<BTreeMap<WorkerName, Arc<Peer>>>,
-    telling: Arc<Telling>,
+    peer_clock: Arc<PeerClock>,
     /// The time at which the last look for workers that share the bucket began; `None` before the
     /// first.
-    listed: Mutex<Option<Sighting>>,
+    listed: Mutex<Option<SuspendAwareInstant>>,
     uptime: Uptime,
     /// Another directory has this worker's name by now.
     superseded: AtomicBool,
@@ -108,7 +108,7 @@ impl Others {
         me: Announcement,
         root: Backend,
         settings: Sharing,
-        shelf: Box<dyn Shelf>,
+        index_store: Box<dyn PeerIndexStore>,
         reads: Reads,
         caller: Caller,
         uptime: Uptime,
@@ -117,11 +117,11 @@ impl Others {
             me,
             root,
             settings,
-            shelf,
+            index_store,
             reads,
             caller: Arc::new(caller),
             peers: RwLock::default(),
-            telling: Arc::default(),
+            peer_clock: Arc::default(),
             listed: Mutex::new(None),
             uptime,
             superseded: AtomicBool::new(false),
@@ -138,8 +138,8 @@ impl Others {
         &self.settings
     }
 
-    fn shelf(&self) -> &dyn Shelf {
-        &*self.shelf
+    fn index_store(&self) -> &dyn PeerIndexStore {
+        &*self.index_store
     }
 
     fn cache(&self) -> (Option<Arc<Cache>>, u64) {
@@ -205,7 +205,7 @@ impl Others {
     /// # Errors
     /// The first that there was.
     pub(crate) async fn look(&self) -> Result<(), PackError> {
-        let begun = Sighting::now(self.uptime);
+        let begun = SuspendAwareInstant::now(self.uptime);
         let (own, all): (Vec<_>, Vec<_>) = announce::all(&self.root)
             .await?
             .into_iter()

@@ -21,12 +21,12 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::feed::Asked;
+use super::feed::FeedPosition;
 use super::heard::{HeardEntries, HeardLog};
 use crate::backend::Backend;
 use crate::bugs::{self, Bug};
-use crate::clock::Sighting;
-use crate::commit::telling::Telling;
+use crate::clock::SuspendAwareInstant;
+use crate::commit::peer_clock::PeerClock;
 use crate::error::PackError;
 use crate::format::entry::{Change, Entry};
 use crate::format::rows::{Applied, BlobRow};
@@ -45,7 +45,7 @@ pub(crate) struct Peer {
     pub(crate) backend: Backend,
     known: RwLock<Option<Arc<Known>>>,
     told: Arc<Mutex<Announcement>>,
-    pace: Mutex<Pace>,
+    pace: Mutex<PeerTimes>,
     gaps: AtomicU32,
     /// The records of its processes that were read.
     records: counting::Known,
@@ -57,7 +57,7 @@ pub(crate) struct Peer {
 pub(crate) struct Known {
     pub(crate) worker: WorkerId,
     pub(crate) bodies: Arc<Bodies>,
-    telling: Arc<Telling>,
+    peer_clock: Arc<PeerClock>,
     /// Held while entries go into the file and the index, and while the index is made durable and the file emptied.
     heard: Mutex<HeardLog>,
     /// True if the index has something that is neither durable nor in the file.
@@ -73,10 +73,10 @@ pub(crate) struct Known {
 }
 
 /// The times at which it was heard, and what was in the bucket then.
-struct Pace {
+struct PeerTimes {
     /// The time at which the last look at the bucket began that found everything; `None` before the
     /// first.
-    looked: Option<Sighting>,
+    looked: Option<SuspendAwareInstant>,
     /// The time at which it answered last itself.
     heard: Option<Instant>,
     /// Entries that it had beyond what is known here, when it answered last.
@@ -95,9 +95,13 @@ pub(crate) struct Mark {
 
 impl Peer {
     /// `absent` is when the bucket was last seen without it, if it was.
-    pub(crate) fn new(told: Announcement, root: &Backend, absent: Option<Sighting>) -> Self {
+    pub(crate) fn new(
+        told: Announcement,
+        root: &Backend,
+        absent: Option<SuspendAwareInstant>,
+    ) -> Self {
         let marks = VecDeque::new();
-        let pace = Pace { looked: absent, heard: None, behind_bytes: 0, marks };
+        let pace = PeerTimes { looked: absent, heard: None, behind_bytes: 0, marks };
         Self {
             name: told.name.clone(),
             backend: root.below(&told.prefix),
@@ -125,7 +129,7 @@ impl Peer {
     }
 
     /// The same for a link that goes on asking it.
-    pub(super) fn telling(&self) -> Arc<Mutex<Announcement>> {
+    pub(super) fn peer_clock(&self) -> Arc<Mutex<Announcement>> {
         self.told.clone()
     }
 
@@ -162,7 +166,7 @@ impl Peer {
     }
 
     /// Everything that was in the bucket at `begun` is known.
-    pub(super) fn looked(&self, begun: Sighting, mark: Mark, spacing: Duration) {
+    pub(super) fn looked(&self, begun: SuspendAwareInstant, mark: Mark, spacing: Duration) {
         let mut pace = self.pace.lock();
         pace.looked = Some(begun);
         let is_due = pace.marks.back().is_none_or(|(at, last)| {
@@ -211,7 +215,7 @@ impl Known {
         worker: WorkerId,
         (bodies, heard): (Bodies, HeardLog),
         at: Applied,
-        telling: Arc<Telling>,
+        peer_clock: Arc<PeerClock>,
     ) -> Result<Self, PackError> {
         let last = BlobId { worker, seq: at.rebuilt };
         let content = bodies.index.blob_content(last)?;
@@ -228,7 +232,7 @@ impl Known {
             bodies: Arc::new(bodies),
             heard: Mutex::new(heard),
             unlogged: AtomicBool::new(false),
-            telling,
+            peer_clock,
             reached: watch::Sender::new(at.clock),
             at: Mutex::new(at),
             uploaded: Mutex::new(mark),
@@ -245,14 +249,14 @@ impl Known {
     }
 
     /// From where on it is asked for more.
-    pub(crate) fn asks(&self) -> Result<Asked, PackError> {
+    pub(crate) fn asks(&self) -> Result<FeedPosition, PackError> {
         let (at, mut last) = (self.at(), None);
         let blob = at.blob + 1;
         if at.lsn > 0 {
             let content = self.index().blob_content(self.blob(blob))?;
             last = content.map(|content| (content.last, content.clock));
         }
-        Ok(Asked { blob, from: at.lsn, last })
+        Ok(FeedPosition { blob, from: at.lsn, last })
     }
 
     /// The last change that is known to be in the bucket.
@@ -314,7 +318,7 @@ impl Known {
         at.clock = at.clock.max(entry.clock);
         at.lsn = heard;
         let index = self.index();
-        self.telling.show(entry.clock, || index.apply(self.blob(seq), entry, Some(&at)))?;
+        self.peer_clock.show(entry.clock, || index.apply(self.blob(seq), entry, Some(&at)))?;
         *self.at.lock() = at;
         self.reached.send_replace(at.clock);
         if let Change::Retired { run, .. } = &entry.change {

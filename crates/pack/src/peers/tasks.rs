@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Others;
-use super::feed::Heard;
+use super::feed::FeedUpdate;
 use super::peer::Peer;
 use super::sharing::Sharing;
-use super::sweep::Sweep;
+use super::version_gc::VersionGc;
 use crate::error::PackError;
 use crate::limits::FEED_PAUSE;
 use crate::owner::name::WorkerName;
@@ -32,11 +32,13 @@ impl Tasks {
     pub(crate) fn start(
         others: Arc<Others>,
         listener: Option<Listener>,
-        sweep: Arc<tokio::sync::Mutex<Sweep>>,
+        version_gc: Arc<tokio::sync::Mutex<VersionGc>>,
     ) -> Self {
         let period = others.settings().kept / 2;
-        let tasks =
-            vec![tokio::spawn(follow(others)), tokio::spawn(sweep_again_and_again(sweep, period))];
+        let tasks = vec![
+            tokio::spawn(follow(others)),
+            tokio::spawn(collect_again_and_again(version_gc, period)),
+        ];
         Self { tasks, listener: Mutex::new(listener) }
     }
 
@@ -106,17 +108,17 @@ async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
     let (heard, behind) = others.caller().changes(&told, asked).await?;
     peer.answered(behind);
     match heard {
-        Heard::Nothing { .. } => Ok(()),
+        FeedUpdate::Nothing { .. } => Ok(()),
         heard => others.take_heard(peer, &known, heard).await,
     }
 }
 
-async fn sweep_again_and_again(sweep: Arc<tokio::sync::Mutex<Sweep>>, period: Duration) {
+async fn collect_again_and_again(version_gc: Arc<tokio::sync::Mutex<VersionGc>>, period: Duration) {
     let mut rounds = tokio::time::interval_at(Instant::now() + period, period);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        match sweep.lock().await.round().await {
+        match version_gc.lock().await.round().await {
             Ok(0) => {}
             Ok(given_up) => tracing::info!(given_up, "gave up what others have newer"),
             Err(error) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use object_store::memory::InMemory;
 
 use super::feed::Caller;
-use super::shelf::Directory;
+use super::index_store::Directory;
 use super::{Others, Reads, Sharing};
 use crate::backend::Backend;
 use crate::ids::WorkerId;
@@ -29,10 +29,10 @@ async fn a_worker_that_wakes_up_answers_only_once_it_has_looked() {
     };
     let path = dir.path().to_owned();
     let reads = Reads { cache: None, ahead_bytes: 0, dir: path, accept_loss: false };
-    let shelf = Box::new(Directory::of(dir.path()).unwrap());
+    let index_store = Box::new(Directory::of(dir.path()).unwrap());
     let night = || Duration::from_secs(3600 * NIGHT.load(Ordering::Relaxed));
     let (sharing, caller) = (Sharing::new(name), Caller::default());
-    let others = Others::new(me, root, sharing, shelf, reads, caller, night);
+    let others = Others::new(me, root, sharing, index_store, reads, caller, night);
     others.announce().await.unwrap();
     others.look().await.unwrap();
     others.fresh().unwrap();

@@ -7,7 +7,7 @@ use larder_types::{BucketId, BucketName, HybridClock, Metax, ObjectKey, UploadRo
 use super::peer::Known;
 use super::{Others, hidden};
 use crate::commit::neighbours::Neighbours;
-use crate::commit::telling::Telling;
+use crate::commit::peer_clock::PeerClock;
 use crate::error::PackError;
 use crate::format::rows::PackedVersion;
 use crate::ids::WorkerId;
@@ -33,14 +33,14 @@ impl Rank {
 
 /// The worker whose index has something.
 #[derive(Clone)]
-pub(crate) enum Whose {
+pub(crate) enum RowOwner {
     Own,
     Other(Arc<Known>),
 }
 
-/// A version or grave that one worker has of a key.
+/// A version or tombstone that one worker has of a key.
 pub(crate) struct Item {
-    pub(crate) whose: Whose,
+    pub(crate) whose: RowOwner,
     /// The bucket in that worker's index.
     pub(crate) bucket: BucketId,
     pub(crate) version: PackedVersion,
@@ -72,10 +72,10 @@ impl Others {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<Vec<Item>, PackError> {
-        let graves = hidden::graves(bucket);
+        let tombstones = hidden::tombstones(bucket);
         let mut items = Vec::new();
-        let mut add = |index: &Index, whose: &Whose| -> Result<(), PackError> {
-            for (name, is_grave) in [(bucket, false), (&graves, true)] {
+        let mut add = |index: &Index, whose: &RowOwner| -> Result<(), PackError> {
+            for (name, is_grave) in [(bucket, false), (&tombstones, true)] {
                 if let Some(id) = index.bucket_id(name)
                     && let Some(version) = index.version(id, key)?
                 {
@@ -84,17 +84,17 @@ impl Others {
             }
             Ok(())
         };
-        add(own, &Whose::Own)?;
+        add(own, &RowOwner::Own)?;
         for known in self.known() {
-            add(known.index(), &Whose::Other(known.clone()))?;
+            add(known.index(), &RowOwner::Other(known.clone()))?;
         }
         Ok(items)
     }
 }
 
 impl Neighbours for Others {
-    fn telling(&self) -> &Telling {
-        &self.telling
+    fn peer_clock(&self) -> &PeerClock {
+        &self.peer_clock
     }
 
     fn current(

@@ -47,7 +47,7 @@ pub(crate) struct Fetcher {
 }
 
 /// The pieces that a reader wants.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct PieceRequest<'a> {
     /// The blob, or what stands for the bundle.
     pub(crate) blob: BlobId,
     /// Its name in the backend.
@@ -75,7 +75,7 @@ enum Landed {
 /// A body, and those of its pieces that a request brings.
 type Coming = (Place, Range<u64>);
 
-impl Wanted<'_> {
+impl PieceRequest<'_> {
     /// Bytes of the blob.
     fn range(&self) -> Range<u64> {
         let step = u64::from(self.place.sum_bytes);
@@ -110,7 +110,7 @@ impl Fetcher {
     /// The bytes wanted; `anew` if those that came before were wrong.
     pub(crate) async fn bytes(
         self: &Arc<Self>,
-        wanted: &Wanted<'_>,
+        wanted: &PieceRequest<'_>,
         anew: bool,
     ) -> Result<Bytes, Unread> {
         let counters = self.backend.counters();
@@ -156,7 +156,7 @@ impl Fetcher {
 
     /// Begins a request, for what is wanted and what is likely to be wanted next. If another began one meanwhile
     /// that covers it, that one.
-    fn take_off(self: &Arc<Self>, wanted: &Wanted<'_>, anew: bool) -> Arc<Flight> {
+    fn take_off(self: &Arc<Self>, wanted: &PieceRequest<'_>, anew: bool) -> Arc<Flight> {
         let mut range = wanted.range();
         let mut coming = vec![(wanted.place.clone(), wanted.pieces.clone())];
         if !anew && let Some((bucket, key)) = wanted.reader {
@@ -223,7 +223,7 @@ impl Fetcher {
 
     /// Returns the bodies of the next keys that lie behind in the same blob, if keys are read in
     /// their order.
-    fn ahead(&self, wanted: &Wanted<'_>, bucket: BucketId, key: &ObjectKey) -> Vec<Coming> {
+    fn ahead(&self, wanted: &PieceRequest<'_>, bucket: BucketId, key: &ObjectKey) -> Vec<Coming> {
         if self.ahead_bytes == 0 || self.cache.is_none() {
             return Vec::new();
         }
@@ -258,7 +258,7 @@ impl Fetcher {
     /// Bodies of the keys behind `key` that are worth reading with it, by their place, and the last of those keys.
     fn next_keys(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &PieceRequest<'_>,
         bucket: BucketId,
         key: &ObjectKey,
         budget: u64,
@@ -268,7 +268,7 @@ impl Fetcher {
         self.visit_after(bucket, key, |next, content| {
             seen += 1;
             if let Content::Run(place) = content
-                && place.within == wanted.place.within
+                && place.container == wanted.place.container
                 && (from..from + budget).contains(&place.offset)
                 && place.offset + place.len <= from + budget
                 && !self.cache.as_ref().is_some_and(|cache| cache.has(wanted.blob, &place))
@@ -361,11 +361,11 @@ fn verified(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::Within;
+    use crate::format::entry::Container;
 
     fn place(offset: u64, len: u64) -> Place {
-        let within = Within::Blob(BlobId::default());
-        Place { within, offset, len, seed: 0, sum_bytes: 65_536, sums: Vec::new() }
+        let container = Container::Blob(BlobId::default());
+        Place { container, offset, len, seed: 0, sum_bytes: 65_536, sums: Vec::new() }
     }
 
     fn worth(places: &[(u64, u64)]) -> usize {

@@ -34,13 +34,13 @@ use crate::bugs::{self, Bug};
 use crate::commit::spool::Spool;
 use crate::counters::count;
 use crate::error::{PackError, unread};
-use crate::format::entry::{Content, Place, Within};
-use crate::format::lot::Lot;
+use crate::format::entry::{Container, Content, Place};
 use crate::format::sums::verifies;
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::limits::{SHARED_READ_BYTES_MAX, SPOOL_READ_BYTES};
-use crate::read::fetch::{Fetcher, Wanted};
+use crate::read::fetch::{Fetcher, PieceRequest};
 
 /// The bodies that an index names, and where their bytes come from.
 pub(crate) struct Bodies {
@@ -65,11 +65,11 @@ pub(crate) trait Holder: Send + Sync {
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`] if the worker does not give them: nobody else has them.
-    async fn body(&self, within: Within, range: Range<u64>) -> Result<Held, ObjectError>;
+    async fn body(&self, container: Container, range: Range<u64>) -> Result<HeldBody, ObjectError>;
 }
 
 /// Where bytes are that were asked of the worker which had them.
-pub(crate) enum Held {
+pub(crate) enum HeldBody {
     Bytes(Bytes),
     /// In the backend by now, in the object of this name.
     Uploaded(String),
@@ -255,26 +255,26 @@ impl Verified {
         let step = u64::from(self.place.sum_bytes);
         let end = self.range.end.next_multiple_of(step).min(self.place.len);
         let range = self.place.offset + self.index * step..self.place.offset + end;
-        let within = self.place.within;
-        if let Some(file) = bodies.waiting.file(within) {
+        let container = self.place.container;
+        if let Some(file) = bodies.waiting.file(container) {
             return Ok(Source::Spool { file, at: range.start, end: range.end });
         }
-        let name = match (bodies.name_of(within).map_err(unread)?, &bodies.waiting) {
+        let name = match (bodies.name_of(container).map_err(unread)?, &bodies.waiting) {
             (Some(name), _) => name,
-            (None, Waits::There(holder)) => match holder.body(within, range.clone()).await? {
-                Held::Bytes(bytes) => return Ok(Source::Whole(bytes)),
-                Held::Uploaded(name) => name,
+            (None, Waits::There(holder)) => match holder.body(container, range.clone()).await? {
+                HeldBody::Bytes(bytes) => return Ok(Source::Whole(bytes)),
+                HeldBody::Uploaded(name) => name,
             },
             (None, Waits::Here { .. }) => {
                 return Err(bodies.lost(&self.place, "the index has no such blob"));
             }
         };
         let small = range.end - range.start <= SHARED_READ_BYTES_MAX;
-        let source = match within.packed_id().filter(|_| small) {
+        let source = match container.packed_id().filter(|_| small) {
             Some(blob) => {
                 let reader = self.reader.as_ref().map(|(bucket, key)| (*bucket, key));
                 let (place, pieces) = (&self.place, self.index..end.div_ceil(step));
-                let wanted = Wanted { blob, name: &name, place, pieces, reader };
+                let wanted = PieceRequest { blob, name: &name, place, pieces, reader };
                 bodies.fetcher.bytes(&wanted, self.again).await.map(Source::Whole)
             }
             None => bodies.backend.pieces_uploaded(&name, range).await.map(Source::Backend),
@@ -288,10 +288,10 @@ impl Verified {
 
 impl Waits {
     /// The file of a blob of this worker that waits, or of a bundle of one.
-    fn file(&self, within: Within) -> Option<Arc<dyn DiskFile>> {
-        let (id, lot) = Lot::of(within)?;
+    fn file(&self, container: Container) -> Option<Arc<dyn DiskFile>> {
+        let (id, unit) = UploadUnit::of(container)?;
         match self {
-            Self::Here { spool, worker } if id.worker == *worker => spool.file(id.seq, lot),
+            Self::Here { spool, worker } if id.worker == *worker => spool.file(id.seq, unit),
             _ => None,
         }
     }
@@ -344,10 +344,10 @@ fn unreached(error: &PackError) -> ObjectError {
 impl Bodies {
     /// Its name in the backend; `None` if it is not known to be there, or its name is not known. A bundle that
     /// another worker told of may wait there with its blob.
-    pub(crate) fn name_of(&self, within: Within) -> Result<Option<String>, PackError> {
-        let own = match within {
-            Within::Blob(id) => return Ok(self.index.blob(id)?.map(|row| row.name(id).path())),
-            Within::Own(own) => own,
+    pub(crate) fn name_of(&self, container: Container) -> Result<Option<String>, PackError> {
+        let own = match container {
+            Container::Blob(id) => return Ok(self.index.blob(id)?.map(|row| row.name(id).path())),
+            Container::Own(own) => own,
         };
         match (own.bundle(), &self.waiting) {
             // A large object is there before it is named.
@@ -369,8 +369,8 @@ impl Bodies {
     /// Good bytes are nowhere: an alarm.
     fn lost(&self, place: &Place, reason: &str) -> ObjectError {
         count(&self.backend.counters().lost_reads);
-        let (within, offset, len) = (place.within, place.offset, place.len);
-        tracing::error!(?within, offset, len, reason, "an object cannot be read");
+        let (container, offset, len) = (place.container, place.offset, place.len);
+        tracing::error!(?container, offset, len, reason, "an object cannot be read");
         ObjectError::Damaged
     }
 }
@@ -389,7 +389,7 @@ mod tests {
 
     #[async_trait]
     impl Holder for Away {
-        async fn body(&self, _: Within, _: Range<u64>) -> Result<Held, ObjectError> {
+        async fn body(&self, _: Container, _: Range<u64>) -> Result<HeldBody, ObjectError> {
             Err(ObjectError::Unavailable { reason: "it is away".to_owned() })
         }
     }
@@ -403,16 +403,17 @@ mod tests {
         let bodies = Bodies { backend, index: index.clone(), fetcher, waiting };
         let blob = BlobId { worker: WorkerId(3), seq: 4 };
         let process = ProcessId::new(7).unwrap();
-        let within = Lot::numbered(1).unwrap().within(blob);
-        let Within::Own(bundle) = within else { panic!("a bundle is an object of its own") };
+        let container = UploadUnit::numbered(1).unwrap().container(blob);
+        let Container::Own(bundle) = container else { panic!("a bundle is an object of its own") };
         let row = BlobRow { process, ..BlobRow::NONE };
         index.add_blob(blob, &row, None).unwrap();
         let name = bundle.path_of(process);
-        assert_eq!(bodies.name_of(within).unwrap(), Some(name), "its blob says it");
+        assert_eq!(bodies.name_of(container).unwrap(), Some(name), "its blob says it");
         // A reader began while the bundle had a row: now neither it nor its blob has one.
         index.forget_blob(blob).unwrap();
-        assert_eq!(bodies.name_of(within).unwrap(), None);
-        let place = Place { within, offset: 0, len: 5, seed: 7, sum_bytes: 65_536, sums: vec![9] };
+        assert_eq!(bodies.name_of(container).unwrap(), None);
+        let place =
+            Place { container, offset: 0, len: 5, seed: 7, sum_bytes: 65_536, sums: vec![9] };
         let mut pieces = Verified::new(place, 0..5, None);
         let read = pieces.next(&bodies).await;
         assert!(matches!(read, Err(ObjectError::Unavailable { .. })), "no alarm: {read:?}");

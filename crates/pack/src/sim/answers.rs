@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
+use crate::commit::command::Command;
 use crate::commit::committer::Marks;
 use crate::commit::queue::Request;
-use crate::commit::wish::Wish;
 use crate::ids::WorkerId;
 
 /// Looks at the clock that is told to others, when it is woken.
@@ -43,11 +43,11 @@ async fn the_clock_of_a_change_is_told_with_its_answer() {
     let looker = Arc::new(Looker { marks: process.marks.clone(), seen: AtomicU64::new(0) });
     let waker = looker.clone().into();
     for name in ["one", "two"] {
-        let wish = Wish::MakeBucket { name: BucketName::new(name).unwrap(), location: None };
+        let command = Command::MakeBucket { name: BucketName::new(name).unwrap(), location: None };
         let (reply, answer) = oneshot::channel();
         let mut answer = pin!(answer);
         assert!(answer.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        process.queue.push(Request::Change { wish: Box::new(wish), reply }).unwrap();
+        process.queue.push(Request::Change { command: Box::new(command), reply }).unwrap();
         process.commit().unwrap();
         let told = process.marks.clock.load(Ordering::Relaxed);
         assert_ne!(told, 0);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use larder_sim::history::{Answered, Asked, CallId, History, If, Shown};
+use larder_sim::history::{CallCondition, CallId, CallResult, History, Invocation, Shown};
 
 use super::model::{Effect, State};
 
@@ -39,7 +39,7 @@ impl Calls {
             Effect::Remove { key } => {
                 let key = number_of(key);
                 let is_told = !self.repeated.contains(&key);
-                is_told.then(|| self.history.begin(key, Asked::Delete(If::Always)))
+                is_told.then(|| self.history.begin(key, Invocation::Delete(CallCondition::Always)))
             }
             Effect::Begin { .. } | Effect::Part { .. } | Effect::Abort { .. } => None,
         }
@@ -50,13 +50,13 @@ impl Calls {
             self.repeated.insert(key);
         }
         let is_told = !self.repeated.contains(&key);
-        is_told.then(|| self.history.begin(key, Asked::Put(value, If::Always)))
+        is_told.then(|| self.history.begin(key, Invocation::Put(value, CallCondition::Always)))
     }
 
     /// It was answered. One that never is may take effect at any time, or never.
     pub(super) fn end(&mut self, call: Option<CallId>, is_done: bool) {
         if let Some(call) = call {
-            self.history.end(call, if is_done { Answered::Done } else { Answered::Refused });
+            self.history.end(call, if is_done { CallResult::Done } else { CallResult::Refused });
         }
     }
 

@@ -10,10 +10,10 @@ use larder_types::{BucketId, UploadRow};
 use super::model::{Open, State};
 use super::process::Process;
 use super::store::SimStore;
-use crate::format::entry::{Content, Place, Within};
-use crate::format::lot::BundleContent;
+use crate::format::entry::{Container, Content, Place};
 use crate::format::rows::{self, PackedPart, PackedVersion};
-use crate::ids::{BlobId, OwnId};
+use crate::format::upload_unit::BundleContent;
+use crate::ids::{BlobId, StandaloneId};
 use crate::index::Index;
 
 /// Reads the state that an index shows, and every byte of it.
@@ -70,10 +70,10 @@ async fn values_of(process: &Process, store: &SimStore, what: &str, places: &[Pl
 }
 
 /// Every run of bytes that a version or part has, with how many have it.
-pub(super) fn places(index: &Index) -> BTreeMap<(Within, u64, u64), u64> {
+pub(super) fn places(index: &Index) -> BTreeMap<(Container, u64, u64), u64> {
     let mut places = BTreeMap::new();
     let mut add = |place: &Place| {
-        *places.entry((place.within, place.offset, place.len)).or_insert(0) += 1;
+        *places.entry((place.container, place.offset, place.len)).or_insert(0) += 1;
     };
     index
         .visit(b"V", &mut |_, value| {
@@ -138,15 +138,15 @@ pub(super) fn ended_bundles(index: &Index) -> u64 {
 pub(super) fn check_counts(index: &Index) {
     check_parts(index);
     let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();
-    let mut bundled: BTreeMap<OwnId, u64> = BTreeMap::new();
+    let mut bundled: BTreeMap<StandaloneId, u64> = BTreeMap::new();
     // No bytes lie nowhere: what has none may name a blob that is gone.
     let places: BTreeMap<_, _> =
         places(index).into_iter().filter(|((_, _, len), _)| *len > 0).collect();
-    for (within, _, len) in places.keys() {
-        match within {
-            Within::Blob(id) => *live.entry(*id).or_default() += len,
-            Within::Own(id) if id.bundle().is_some() => *bundled.entry(*id).or_default() += len,
-            Within::Own(_) => {}
+    for (container, _, len) in places.keys() {
+        match container {
+            Container::Blob(id) => *live.entry(*id).or_default() += len,
+            Container::Own(id) if id.bundle().is_some() => *bundled.entry(*id).or_default() += len,
+            Container::Own(_) => {}
         }
     }
     let counted = index.bundles().unwrap().into_iter();

@@ -13,8 +13,8 @@ use super::check::check_counts;
 use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
+use crate::commit::command::{Body, Command, Description, Done, Relocate, RelocateTo, Target};
 use crate::commit::queue::{Answer, Request};
-use crate::commit::wish::{Body, Carry, Description, Done, Target, To, Wish};
 use crate::format::sums::BodySums;
 use crate::ids::WorkerId;
 
@@ -37,55 +37,55 @@ fn packed() -> Body {
     Body::Packed { pieces, sums }
 }
 
-fn push(process: &Process, wish: Wish) -> oneshot::Receiver<Answer> {
+fn push(process: &Process, command: Command) -> oneshot::Receiver<Answer> {
     let (reply, answer) = oneshot::channel();
-    process.queue.push(Request::Change { wish: Box::new(wish), reply }).unwrap();
+    process.queue.push(Request::Change { command: Box::new(command), reply }).unwrap();
     answer
 }
 
 /// Asks for one change, and has it.
-fn change(process: &mut Process, wish: Wish) -> Done {
-    let mut answer = push(process, wish);
+fn change(process: &mut Process, command: Command) -> Done {
+    let mut answer = push(process, command);
     process.commit().unwrap();
     answer.try_recv().unwrap().unwrap().0
 }
 
-/// A process with an object in one part, and the wish to move that.
-async fn with_a_part() -> (Process, Wish) {
+/// A process with an object in one part, and the command to move that.
+async fn with_a_part() -> (Process, Command) {
     let (store, disk) = (SimStore::new(1), SimDisk::new(1, 1 << 30));
     store.set_calm(true);
     let backend = Backend::over(store);
     let started = Process::start(WorkerId(0), disk, Arc::default(), backend, sizes(), None);
     let mut process = started.await.unwrap();
     let name = target().bucket;
-    change(&mut process, Wish::MakeBucket { name: name.clone(), location: None });
+    change(&mut process, Command::MakeBucket { name: name.clone(), location: None });
     let options = UploadOptions::default();
-    let begun = change(&mut process, Wish::BeginUpload { target: target(), options });
+    let begun = change(&mut process, Command::BeginUpload { target: target(), options });
     let Done::Upload(upload) = begun else { panic!("{begun:?}") };
     let (number, body) = (1, packed());
     let description = description();
-    change(&mut process, Wish::PutPart { target: target(), upload, number, description, body });
+    change(&mut process, Command::PutPart { target: target(), upload, number, description, body });
     let part = NamedPart { number, etag: ETag::Md5([7; 16]).text(), checksum: None };
     let options = CompleteOptions { parts: vec![part], ..CompleteOptions::default() };
-    change(&mut process, Wish::Complete { target: target(), upload, options });
+    change(&mut process, Command::Complete { target: target(), upload, options });
     let bucket = process.index.bucket_id(&name).unwrap();
     let row = process.index.part(bucket, upload, number).unwrap().unwrap();
     let (pieces, sums) = self::body();
-    let to = To::Packed { pieces, sums };
-    let carry = Carry::Part { bucket, upload, number, op: row.op, from: row.place, to };
-    (process, Wish::Carry { bucket: Some(name), carry })
+    let to = RelocateTo::Packed { pieces, sums };
+    let carry = Relocate::Part { bucket, upload, number, op: row.op, from: row.place, to };
+    (process, Command::Relocate { bucket: Some(name), carry })
 }
 
-/// The two wishes by which a client ends the object.
-fn ends() -> [Wish; 2] {
+/// The two commands by which a client ends the object.
+fn ends() -> [Command; 2] {
     let (target, condition) = (target(), Condition::default());
-    let put = Wish::Put {
+    let put = Command::Put {
         target: target.clone(),
         description: description(),
         condition: condition.clone(),
         body: packed(),
     };
-    [put, Wish::Delete { target, condition }]
+    [put, Command::Delete { target, condition }]
 }
 
 #[tokio::test]
@@ -95,8 +95,8 @@ async fn a_part_that_moves_does_not_outlive_the_object_that_ends_beside_it() {
         for ends_first in [true, false] {
             let (mut process, moves) = with_a_part().await;
             let end = ends().into_iter().nth(which).unwrap();
-            let wishes = if ends_first { [end, moves] } else { [moves, end] };
-            let _answers = wishes.map(|wish| push(&process, wish));
+            let commands = if ends_first { [end, moves] } else { [moves, end] };
+            let _answers = commands.map(|command| push(&process, command));
             for _ in 0..2 {
                 process.commit().unwrap();
             }

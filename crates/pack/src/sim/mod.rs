@@ -15,7 +15,7 @@
 //! show what was put last.
 //!
 //! Not here: listeners, reads that are under way while something is removed, uploads of blobs that are larger than a part
-//! (`uploader/lots/tests.rs` has those).
+//! (`uploader/units/tests.rs` has those).
 
 mod answers;
 mod calls;

@@ -12,23 +12,23 @@ use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, Progress, SimKv, Visi
 
 use super::now_ms;
 use crate::backend::Backend;
-use crate::backend::background::Pace;
+use crate::backend::token_bucket::TokenBucket;
 use crate::backup::{self, BackupWriter, Backups, Head};
-use crate::clock::{Sighting, uptime};
+use crate::clock::{SuspendAwareInstant, uptime};
 use crate::commit::committer::{BlobLimits, Committer, Marks, Parts};
 use crate::commit::neighbours::Neighbours;
 use crate::commit::policy::{Packing, SizeClass};
 use crate::commit::queue::Queue;
 use crate::commit::spool::Spool;
-use crate::commit::under_way::OwnsUnderWay;
+use crate::commit::under_way::StandalonesUnderWay;
 use crate::error::PackError;
-use crate::format::entry::{Place, Within};
-use crate::format::lot::Lot;
+use crate::format::entry::{Container, Place};
 use crate::format::sums::verifies;
-use crate::gc::housekeeping::{Housekeeping, Kept};
+use crate::format::upload_unit::UploadUnit;
+use crate::gc::maintenance::{Maintenance, MaintenanceReport};
 use crate::gc::removal::Remover;
 use crate::gc::repack::Repacker;
-use crate::gc::repack::aside::SetAside;
+use crate::gc::repack::backoff::RepackBackoff;
 use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::owner::counting::Counting;
@@ -36,8 +36,8 @@ use crate::owner::horizon::Horizon;
 use crate::owner::numbering::Numbering;
 use crate::owner::ownership::Ownership;
 use crate::peers::Others;
-use crate::peers::feed::{Feed, Handed};
-use crate::peers::sweep::Sweep;
+use crate::peers::feed::{FeedSource, Handed};
+use crate::peers::version_gc::VersionGc;
 use crate::read::readers::Readers;
 use crate::start::rebuild::Rebuild;
 use crate::start::recover::{Start, recover};
@@ -87,7 +87,7 @@ impl Kv for Rows {
 
 /// A task that goes on step by step.
 type Stepped<T> = Pin<Box<dyn Future<Output = Result<T, PackError>>>>;
-type Turning = Stepped<Kept>;
+type Turning = Stepped<MaintenanceReport>;
 
 /// A process that runs.
 pub(crate) struct Process {
@@ -95,7 +95,7 @@ pub(crate) struct Process {
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) under_way: Arc<OwnsUnderWay>,
+    pub(crate) under_way: Arc<StandalonesUnderWay>,
     pub(crate) committer: Committer,
     pub(crate) horizon: Horizon,
     pub(crate) backend: Backend,
@@ -104,19 +104,19 @@ pub(crate) struct Process {
     pub(crate) owner: Arc<Ownership>,
     pub(crate) numbering: Arc<Numbering>,
     uploader: Pin<Box<dyn Future<Output = ()>>>,
-    housekeeping: Arc<tokio::sync::Mutex<Housekeeping>>,
+    maintenance: Arc<tokio::sync::Mutex<Maintenance>>,
     turning: Option<Turning>,
-    sweep: Option<Arc<tokio::sync::Mutex<Sweep>>>,
+    version_gc: Option<Arc<tokio::sync::Mutex<VersionGc>>>,
     sweeping: Option<Stepped<u64>>,
     looking: Option<Stepped<()>>,
 }
 
 impl Process {
     /// The feed that tells others of it.
-    pub(crate) fn feed(&self) -> Feed {
+    pub(crate) fn feed(&self) -> FeedSource {
         let (spool, index) = (self.spool.clone(), self.index.clone());
         let handed = Arc::new(Handed::new(self.marks.clone()));
-        Feed::new(self.worker, spool, index, handed)
+        FeedSource::new(self.worker, spool, index, handed)
     }
 
     /// Starts as [`crate::Packer::open`] does, but for who it is.
@@ -161,12 +161,12 @@ impl Process {
             // One after the other, so that a seed gives the same run each time.
             packing_threads: 1,
         };
-        let sweep = others.clone().map(|others| {
-            let sweep = Sweep::new(others, index.clone(), queue.clone(), marks.clone());
-            Arc::new(tokio::sync::Mutex::new(sweep))
+        let version_gc = others.clone().map(|others| {
+            let version_gc = VersionGc::new(others, index.clone(), queue.clone(), marks.clone());
+            Arc::new(tokio::sync::Mutex::new(version_gc))
         });
         let (began, committer) = (at.blob + 1, Committer::new(committing, limits, worker, log, at));
-        let owned = Sighting::now(uptime);
+        let owned = SuspendAwareInstant::now(uptime);
         let (asking, stopping) = ((numbering.clone(), spool.clone()), queue.clone());
         let owner = Arc::new(Ownership::new(asking, owned, stopping, fatal, uptime));
         let uploader = Uploader {
@@ -176,11 +176,11 @@ impl Process {
             owner: owner.clone(),
             spool_bytes: 8 * BLOB_BYTES,
         };
-        let mut housekeeping =
-            housekeeping(&backend, &index, &spool, &queue, (&owner, worker), &heads, &horizon);
-        housekeeping.remover.began = began;
+        let mut maintenance =
+            maintenance(&backend, &index, &spool, &queue, (&owner, worker), &heads, &horizon);
+        maintenance.remover.began = began;
         if let Some(others) = &others {
-            housekeeping.remover.grace = others.settings().kept;
+            maintenance.remover.grace = others.settings().kept;
         }
         Ok(Self {
             worker,
@@ -196,9 +196,9 @@ impl Process {
             owner,
             numbering,
             uploader: Box::pin(uploader.run()),
-            housekeeping: Arc::new(tokio::sync::Mutex::new(housekeeping)),
+            maintenance: Arc::new(tokio::sync::Mutex::new(maintenance)),
             turning: None,
-            sweep,
+            version_gc,
             sweeping: None,
             looking: None,
         })
@@ -214,11 +214,11 @@ impl Process {
     }
 
     /// A step of what is done in the background; what was done, when that ends.
-    pub(crate) fn keep_house(&mut self) -> Option<Result<Kept, PackError>> {
-        let housekeeping = &self.housekeeping;
+    pub(crate) fn run_maintenance(&mut self) -> Option<Result<MaintenanceReport, PackError>> {
+        let maintenance = &self.maintenance;
         let turning = self.turning.get_or_insert_with(|| {
-            let housekeeping = housekeeping.clone();
-            Box::pin(async move { housekeeping.lock().await.turn(now_ms()).await })
+            let maintenance = maintenance.clone();
+            Box::pin(async move { maintenance.lock().await.turn(now_ms()).await })
         });
         let done = poll(turning.as_mut())?;
         self.turning = None;
@@ -227,11 +227,11 @@ impl Process {
 
     /// Takes a step of giving up what other workers have newer; returns how much was given up, when
     /// a round ends.
-    pub(crate) fn sweep(&mut self) -> Option<Result<u64, PackError>> {
-        let sweep = self.sweep.as_ref().expect("the bucket is shared");
+    pub(crate) fn version_gc(&mut self) -> Option<Result<u64, PackError>> {
+        let version_gc = self.version_gc.as_ref().expect("the bucket is shared");
         let sweeping = self.sweeping.get_or_insert_with(|| {
-            let sweep = sweep.clone();
-            Box::pin(async move { sweep.lock().await.round().await })
+            let version_gc = version_gc.clone();
+            Box::pin(async move { version_gc.lock().await.round().await })
         });
         let done = poll(sweeping.as_mut())?;
         self.sweeping = None;
@@ -258,9 +258,9 @@ impl Process {
     }
 
     /// The file with what waits to go up.
-    fn waiting(&self, within: Within) -> Option<Arc<dyn DiskFile>> {
-        let (id, lot) = Lot::of(within).filter(|(id, _)| id.worker == self.worker)?;
-        self.spool.file(id.seq, lot)
+    fn waiting(&self, container: Container) -> Option<Arc<dyn DiskFile>> {
+        let (id, unit) = UploadUnit::of(container).filter(|(id, _)| id.worker == self.worker)?;
+        self.spool.file(id.seq, unit)
     }
 
     /// The bytes at a place of this worker, which lies `below` a prefix of the store, verified; why not, if not.
@@ -271,21 +271,21 @@ impl Process {
         below: &str,
     ) -> Result<Vec<u8>, String> {
         let (from, to) = (place.offset as usize, (place.offset + place.len) as usize);
-        let bytes = match place.within {
+        let bytes = match place.container {
             _ if place.len == 0 => Vec::new(),
-            within => match self.waiting(within) {
+            container => match self.waiting(container) {
                 Some(file) => {
                     let mut bytes = vec![0; place.len as usize];
                     file.read_at(place.offset, &mut bytes).map_err(|error| error.to_string())?;
                     bytes
                 }
                 None => {
-                    let name = match within {
-                        Within::Own(own) if own.bundle().is_some() => {
+                    let name = match container {
+                        Container::Own(own) if own.bundle().is_some() => {
                             self.index.bundle_path(own).map_err(|error| error.to_string())?
                         }
-                        Within::Own(own) => own.path(),
-                        Within::Blob(id) => {
+                        Container::Own(own) => own.path(),
+                        Container::Blob(id) => {
                             let row = self.index.blob(id).unwrap();
                             row.ok_or("the index has no such blob")?.name(id).path()
                         }
@@ -309,7 +309,7 @@ pub(super) fn sizes() -> Packing {
     Packing::Size(vec![class("small", 200), class("medium", 500)])
 }
 
-fn housekeeping(
+fn maintenance(
     backend: &Backend,
     index: &Arc<Index>,
     spool: &Arc<Spool>,
@@ -317,10 +317,10 @@ fn housekeeping(
     (owner, worker): (&Arc<Ownership>, WorkerId),
     heads: &[Head],
     horizon: &Horizon,
-) -> Housekeeping {
-    let (backups, pace) = (Arc::new(Backups::of(heads)), || Pace::new(1 << 30, 1 << 40));
+) -> Maintenance {
+    let (backups, pace) = (Arc::new(Backups::of(heads)), || TokenBucket::new(1 << 30, 1 << 40));
     let counters = backend.counters();
-    Housekeeping {
+    Maintenance {
         repacker: Repacker {
             backend: backend.clone(),
             index: index.clone(),
@@ -330,7 +330,7 @@ fn housekeeping(
             pace: pace(),
             below_percent: 80,
             blob_bytes: BLOB_BYTES,
-            set_aside: SetAside::default(),
+            set_aside: RepackBackoff::default(),
         },
         remover: Remover {
             backend: backend.clone(),

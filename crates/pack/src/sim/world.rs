@@ -28,12 +28,12 @@ use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
 use crate::bugs::{Bug, plant};
+use crate::commit::command::{Body, Command, Description, Done, Source, Target};
 use crate::commit::queue::{Answer, Request};
-use crate::commit::wish::{Body, Description, Done, Source, Target, Wish};
-use crate::format::entry::{Content, Within};
+use crate::format::entry::{Container, Content};
 use crate::format::sums::BodySums;
-use crate::gc::housekeeping::Kept;
-use crate::ids::{BlobId, OwnId, WorkerId};
+use crate::gc::maintenance::MaintenanceReport;
+use crate::ids::{BlobId, StandaloneId, WorkerId};
 use crate::index::Index;
 use crate::start::rebuild::Rebuild;
 
@@ -47,7 +47,7 @@ const STEPS_OF_SUPERSEDED: u64 = 40;
 /// Steps from one look at everything to the next.
 const STEPS_TO_LOOK: u64 = 16;
 
-/// A wish that was not answered yet, and what it does.
+/// A command that was not answered yet, and what it does.
 struct Pending {
     answer: oneshot::Receiver<Answer>,
     effect: Effect,
@@ -127,7 +127,7 @@ impl World {
         };
         world.claim().await;
         world.start().await;
-        world.push(Wish::MakeBucket { name: bucket(), location: None }, None);
+        world.push(Command::MakeBucket { name: bucket(), location: None }, None);
         world.commit().await;
         // The first blob has the bucket: without it there is nothing to come back to.
         world.seal();
@@ -162,7 +162,7 @@ impl World {
             60..110 => self.commit().await,
             110..140 => self.process().upload(),
             140..180 => {
-                if let Some(Err(error)) = self.process().keep_house() {
+                if let Some(Err(error)) = self.process().run_maintenance() {
                     let is_said = self.process().owner.status().superseded;
                     assert!(!error.is_superseded() || is_said, "it does not stop: {error}");
                 }
@@ -207,24 +207,24 @@ impl World {
             0 => None,
             some => Some(uploads[self.rng.below(some) as usize].clone()),
         };
-        let (wish, effect) = match (self.rng.below(20), upload) {
+        let (command, effect) = match (self.rng.below(20), upload) {
             (0..8, _) => {
                 let value = self.value();
                 let (target, body) = (target(&key), packed(value));
                 let description = description(value);
                 let effect = Effect::Set { key, values: vec![value] };
-                (Wish::Put { target, description, condition, body }, effect)
+                (Command::Put { target, description, condition, body }, effect)
             }
             (8, _) => {
                 let value = self.value();
                 let body = self.own(value).await;
                 let (target, description) = (target(&key), description(value));
                 let effect = Effect::Set { key, values: vec![value] };
-                (Wish::Put { target, description, condition, body }, effect)
+                (Command::Put { target, description, condition, body }, effect)
             }
             (9..13, _) => {
                 let target = target(&key);
-                (Wish::Delete { target, condition }, Effect::Remove { key })
+                (Command::Delete { target, condition }, Effect::Remove { key })
             }
             (13 | 14, _) => match self.link(&key) {
                 Some(linked) => linked,
@@ -232,30 +232,30 @@ impl World {
             },
             (15, _) => {
                 let options = UploadOptions::default();
-                let wish = Wish::BeginUpload { target: target(&key), options };
-                (wish, Effect::Begin { upload: None, key })
+                let command = Command::BeginUpload { target: target(&key), options };
+                (command, Effect::Begin { upload: None, key })
             }
             (16 | 17, Some((upload, open))) => {
                 let (number, value) = (1 + self.rng.below(3) as u16, self.value());
                 let body = if self.rng.one_in(4) { self.own(value).await } else { packed(value) };
                 let (target, description) = (target(&open.key), description(value));
-                let wish = Wish::PutPart { target, upload, number, description, body };
-                (wish, Effect::Part { upload, number, value })
+                let command = Command::PutPart { target, upload, number, description, body };
+                (command, Effect::Part { upload, number, value })
             }
             (18, Some((upload, open))) => match self.complete(upload, &open) {
                 Some(completed) => completed,
                 None => return,
             },
             (19, Some((upload, open))) => {
-                let wish = Wish::Abort { target: target(&open.key), upload };
-                (wish, Effect::Abort { upload })
+                let command = Command::Abort { target: target(&open.key), upload };
+                (command, Effect::Abort { upload })
             }
             _ => return,
         };
-        self.push(wish, Some(effect));
+        self.push(command, Some(effect));
     }
 
-    fn link(&mut self, to: &str) -> Option<(Wish, Effect)> {
+    fn link(&mut self, to: &str) -> Option<(Command, Effect)> {
         let from = key_of(self.rng.below(KEYS));
         let values = self.history.now.objects.get(&from)?.clone();
         let source = target(&from);
@@ -268,35 +268,35 @@ impl World {
         }
         let source = Source { bucket: id, target: source, op: version.op };
         let (description, condition) = (description(value), Condition::default());
-        let wish = Wish::Link { target: target(to), description, condition, source };
-        Some((wish, Effect::Set { key: to.to_owned(), values }))
+        let command = Command::Link { target: target(to), description, condition, source };
+        Some((command, Effect::Set { key: to.to_owned(), values }))
     }
 
-    fn complete(&mut self, upload: UploadId, open: &Open) -> Option<(Wish, Effect)> {
+    fn complete(&mut self, upload: UploadId, open: &Open) -> Option<(Command, Effect)> {
         // One of them: all but the last would have to be large.
         let chosen = self.rng.below(open.parts.len().max(1) as u64) as usize;
         let (number, value) = open.parts.iter().nth(chosen)?;
         let part = NamedPart { number: *number, etag: etag(*value).text(), checksum: None };
         let (values, parts) = (vec![*value], vec![part]);
         let options = CompleteOptions { parts, ..CompleteOptions::default() };
-        let wish = Wish::Complete { target: target(&open.key), upload, options };
-        Some((wish, Effect::Complete { upload, key: open.key.clone(), values }))
+        let command = Command::Complete { target: target(&open.key), upload, options };
+        Some((command, Effect::Complete { upload, key: open.key.clone(), values }))
     }
 
     /// A body that is an object of its own already.
     async fn own(&mut self, value: u64) -> Body {
         self.owns += 1;
-        let id = OwnId { worker: self.worker, run: 1, number: self.owns };
+        let id = StandaloneId { worker: self.worker, run: 1, number: self.owns };
         let under_way = self.process().under_way.enter(id);
         let bytes = Bytes::from(bytes_of(value));
         let sums = BodySums::of(value, SUM_BYTES, std::slice::from_ref(&bytes));
         self.store.set(&id.path(), bytes).await;
-        Body::There { place: sums.placed(Within::Own(id), 0), _under_way: under_way }
+        Body::There { place: sums.placed(Container::Own(id), 0), _under_way: under_way }
     }
 
-    fn push(&mut self, wish: Wish, effect: Option<Effect>) {
+    fn push(&mut self, command: Command, effect: Option<Effect>) {
         let (reply, answer) = oneshot::channel();
-        self.process().queue.push(Request::Change { wish: Box::new(wish), reply }).unwrap();
+        self.process().queue.push(Request::Change { command: Box::new(command), reply }).unwrap();
         let Some(effect) = effect else { return };
         let call = self.calls.begin(&effect);
         self.pending.push(Pending { answer, effect, call });
@@ -307,8 +307,8 @@ impl World {
         let (key, value) = (key_of(0), self.value());
         let (target, condition) = (target(&key), Condition::default());
         let (description, body) = (description(value), packed(value));
-        let wish = Wish::Put { target, description, condition, body };
-        self.push(wish, Some(Effect::Set { key, values: vec![value] }));
+        let command = Command::Put { target, description, condition, body };
+        self.push(command, Some(Effect::Set { key, values: vec![value] }));
     }
 
     fn seal(&mut self) {
@@ -356,10 +356,14 @@ impl World {
     pub(super) async fn numbers_after_a_full_disk(&mut self) -> (OpSeq, OpSeq) {
         let value = self.value();
         let (target, description) = (target("k0"), description(value));
-        let wish =
-            Wish::Put { target, description, condition: Condition::default(), body: packed(value) };
+        let command = Command::Put {
+            target,
+            description,
+            condition: Condition::default(),
+            body: packed(value),
+        };
         self.disk.set_capacity(0);
-        self.push(wish, Some(Effect::Set { key: "k0".to_owned(), values: vec![value] }));
+        self.push(command, Some(Effect::Set { key: "k0".to_owned(), values: vec![value] }));
         self.commit().await;
         assert!(self.pending.is_empty() && self.history.now.objects.is_empty(), "it is refused");
         self.disk.set_capacity(1 << 30);

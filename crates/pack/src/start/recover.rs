@@ -26,7 +26,7 @@ use crate::format::rows::Applied;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
-use crate::owner::numbering::{By, Knows, Numbering};
+use crate::owner::numbering::{Knows, Numbering, NumberingEvidence};
 use crate::start::rebuild::{Rebuild, Rebuilt};
 
 /// The result of a start.
@@ -55,7 +55,7 @@ pub(crate) async fn recover(
             numbering.number(Knows::Log(&waiting)).await?;
             let rebuilt = rebuild.run(&index).await?;
             // Blobs that it lists wait no more: an heir must not have listed them before they came.
-            numbering.check(Knows::Log(&waiting), By::Backend).await?;
+            numbering.check(Knows::Log(&waiting), NumberingEvidence::Backend).await?;
             index.set_applied(&rebuilt.applied)?;
             index.flush()?;
             (index, rebuilt)

@@ -9,7 +9,7 @@
 //!    the sums of all bodies.
 //! 3. A bundle goes up before the blob that tells of it. Names have this process's number: nobody else writes to them.
 //! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
-//!    goes on with what is missing (`uploader/lots.rs`, `uploader/parts.rs`).
+//!    goes on with what is missing (`uploader/units.rs`, `uploader/parts.rs`).
 //!
 //! # Nothing that was acknowledged is void
 //!
@@ -20,21 +20,21 @@
 //! after the list began, and the look, which came later still, found the claim. A later process of this worker does the
 //! same with its number.
 
-mod lots;
 mod parts;
+mod units;
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use self::lots::{Bound, Trust};
+use self::units::{Bound, WholeUploadBackoff};
 use crate::backend::{Backend, jittered};
 use crate::bugs::{self, Bug};
 use crate::commit::queue::{Queue, Request};
 use crate::commit::spool::{Sealed, Spool};
 use crate::counters::{add, count};
 use crate::error::PackError;
-use crate::format::entry::Within;
+use crate::format::entry::Container;
 use crate::limits::{SPOOL_BEHIND_PERCENT, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
 use crate::owner::ownership::Ownership;
 
@@ -52,9 +52,9 @@ pub(crate) struct Uploader {
 #[derive(Default)]
 struct Progress {
     /// Lots that are there.
-    lots: usize,
+    units: usize,
     /// The next one.
-    next: lots::Progress,
+    next: units::Progress,
 }
 
 impl Uploader {
@@ -67,11 +67,12 @@ impl Uploader {
             }
             tracing::warn!(%error, "this process has no number in the backend yet; uploads wait for that");
         }
-        let mut trust = Trust::default();
+        let mut whole_upload = WholeUploadBackoff::default();
         loop {
             let mut sealed = self.spool.next_sealed().await;
             let (mut pause, mut progress) = (UPLOAD_PAUSE, Progress::default());
-            while let Err(error) = self.upload(&mut sealed, &mut trust, &mut progress).await {
+            while let Err(error) = self.upload(&mut sealed, &mut whole_upload, &mut progress).await
+            {
                 if error.is_superseded() {
                     return;
                 }
@@ -81,7 +82,7 @@ impl Uploader {
                 pause = (pause * 2).min(UPLOAD_PAUSE_MAX);
             }
             count(&self.backend.counters().blobs);
-            add(&self.backend.counters().bundles, sealed.lots.len() as u64 - 1);
+            add(&self.backend.counters().bundles, sealed.units.len() as u64 - 1);
             let (reply, durable) = oneshot::channel();
             let told = Request::Uploaded { seq: sealed.id.seq, row: sealed.row, reply };
             if self.queue.push(told).is_err() {
@@ -96,7 +97,7 @@ impl Uploader {
     async fn upload(
         &self,
         sealed: &mut Sealed,
-        trust: &mut Trust,
+        whole_upload: &mut WholeUploadBackoff,
         progress: &mut Progress,
     ) -> Result<(), PackError> {
         let process = self.owner.ask_to_begin().await?;
@@ -106,20 +107,20 @@ impl Uploader {
             return Ok(());
         }
         sealed.row.process = process;
-        let mut lots: Vec<_> = sealed.lots.iter().collect();
+        let mut units: Vec<_> = sealed.units.iter().collect();
         if bugs::planted(Bug::BundleAfterBlob) {
-            lots.reverse();
+            units.reverse();
         }
-        for lot in lots.into_iter().skip(progress.lots) {
-            let name = match lot.lot.within(sealed.id) {
-                Within::Blob(id) => sealed.row.name(id).path(),
-                Within::Own(bundle) => bundle.path_of(process),
+        for unit in units.into_iter().skip(progress.units) {
+            let name = match unit.unit.container(sealed.id) {
+                Container::Blob(id) => sealed.row.name(id).path(),
+                Container::Own(bundle) => bundle.path_of(process),
             };
             let is_urgent = || self.is_behind();
-            let bound = Bound { id: sealed.id, lot, name: &name, is_urgent: &is_urgent };
-            lots::bring(&self.backend, trust, &mut progress.next, &bound).await?;
-            progress.lots += 1;
-            progress.next = lots::Progress::default();
+            let bound = Bound { id: sealed.id, unit, name: &name, is_urgent: &is_urgent };
+            units::bring(&self.backend, whole_upload, &mut progress.next, &bound).await?;
+            progress.units += 1;
+            progress.next = units::Progress::default();
         }
         if bugs::planted(Bug::OwnerAskedOnce) {
             return Ok(());

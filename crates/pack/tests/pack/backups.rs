@@ -39,8 +39,8 @@ async fn a_rebuild_begins_from_the_last_backup_and_shows_what_came_later() {
     let (_dir, backend, store) = eager_store().await;
     fill(&store).await;
     assert!(store.flush().await);
-    assert_eq!(store.keep_house().await.unwrap().backups, 1);
-    assert_eq!(store.keep_house().await.unwrap().backups, 0, "nothing is new");
+    assert_eq!(store.run_maintenance().await.unwrap().backups, 1);
+    assert_eq!(store.run_maintenance().await.unwrap().backups, 0, "nothing is new");
     delete(&store, "k20").await;
     put(&store, "k21", content(700, 30_000)).await.unwrap();
     put(&store, "later", content(701, 30_000)).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_backup_needs_no_footer_of_the_blobs_that_it_shows() {
     let (_dir, backend, store) = eager_store().await;
     fill(&store).await;
     assert!(store.flush().await);
-    assert_eq!(store.keep_house().await.unwrap().backups, 1);
+    assert_eq!(store.run_maintenance().await.unwrap().backups, 1);
     assert!(store.flush().await);
     let before = seen(&store).await;
     drop(store);
@@ -89,7 +89,7 @@ async fn old_backups_are_removed_and_so_is_what_a_crash_left_of_one() {
     for round in 0..4 {
         put(&store, "k", content(round, 1000)).await.unwrap();
         assert!(store.flush().await);
-        assert_eq!(store.keep_house().await.unwrap().backups, 1);
+        assert_eq!(store.run_maintenance().await.unwrap().backups, 1);
         made.extend(backend.names("backups").await.pop().map(|(name, _)| name));
     }
     assert!(made.is_sorted_by(|a, b| a < b), "the last one is the newest: {made:?}");
@@ -107,7 +107,7 @@ async fn delete_what_a_backup_has(late: bool) {
     delete(&store, "dead").await;
     assert!(store.flush().await);
     // The backup has "gone" in the blob that it was moved to.
-    let kept = store.keep_house().await.unwrap();
+    let kept = store.run_maintenance().await.unwrap();
     assert_eq!((kept.retired, kept.backups), (1, 1));
     delete(&store, "gone").await;
     put(&store, "dead", content(3, 500_000)).await.unwrap();
@@ -127,7 +127,7 @@ async fn delete_what_a_backup_has(late: bool) {
     let takes = PackConfig { take_over: true, backup_interval: no_backups, ..eager(dir.path()) };
     let store = try_open(takes, &backend).await.unwrap();
     for _ in 0..2 {
-        store.keep_house().await.unwrap();
+        store.run_maintenance().await.unwrap();
         assert!(store.flush().await);
     }
     assert_eq!(backend.names("blobs").await.len(), 1, "all that was before is gone");
@@ -192,7 +192,7 @@ async fn a_rebuild_goes_on_without_a_blob_only_when_told_to_and_names_what_is_lo
         put(&store, &format!("k{seed}"), content(seed + 10, 1000)).await.unwrap();
     }
     assert!(store.flush().await);
-    while store.keep_house().await.unwrap().removed < 2 {
+    while store.run_maintenance().await.unwrap().removed < 2 {
         assert!(store.flush().await);
     }
     drop(store);

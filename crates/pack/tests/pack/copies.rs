@@ -241,7 +241,7 @@ async fn a_late_blob_of_a_superseded_process_keeps_no_start_from_going_on_and_is
     let third = try_open(soon, &backend).await.unwrap();
     put_and_flush(&third, "of the third", 3).await;
     assert_eq!(blobs(&backend).await, [(1, 1), (1, 2), (3, 2)]);
-    third.keep_house().await.unwrap();
+    third.run_maintenance().await.unwrap();
     assert_eq!(blobs(&backend).await, [(1, 1), (3, 2)]);
     assert_eq!(count(&third.counters().removed_objects), 1);
     drop(third);
@@ -420,7 +420,7 @@ async fn a_bundle_that_comes_late_is_written_over_no_other() {
     without(dir.path(), &["kv", "log"]);
     let soon = PackConfig { grace: std::time::Duration::ZERO, ..by_prefix(dir.path()) };
     let store = try_open(soon, &backend).await.unwrap();
-    store.keep_house().await.unwrap();
+    store.run_maintenance().await.unwrap();
     assert_eq!(backend.names("objects").await.len(), 1, "the late one is removed");
     for (name, seed) in [("g/1", 1), ("g/2", 2), ("g/3", 3)] {
         assert_eq!(get(&store, name).await.unwrap(), content(seed, 100_000), "{name}");
@@ -444,7 +444,7 @@ async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_wa
     let a = try_open(answering(copy.path(), "a"), &backend).await.unwrap();
     put_and_flush(&a, "k", 5).await;
     b.store.look().await.unwrap();
-    b.store.keep_house().await.unwrap();
+    b.store.run_maintenance().await.unwrap();
     put(&a, "new", content(6, 1000)).await.unwrap();
     until("b hears the copy", async || get(&b.store, "new").await.is_ok()).await;
     holds(&b.store, [("before", 1), ("k", 5), ("new", 6), ("mine", 9)]).await;

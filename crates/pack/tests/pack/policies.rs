@@ -146,7 +146,7 @@ async fn a_bundle_that_is_mostly_dead_is_repacked_and_removed() {
     for number in 5..MANY {
         delete(&store, &name("a", number)).await;
     }
-    while store.keep_house().await.unwrap().removed > 0 || store.waiting().blobs > 0 {
+    while store.run_maintenance().await.unwrap().removed > 0 || store.waiting().blobs > 0 {
         assert!(store.flush().await);
     }
     let left = backend.names("objects").await;

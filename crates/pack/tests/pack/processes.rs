@@ -18,8 +18,8 @@ use crate::support::{
 };
 
 /// Removes at once what nothing needs.
-async fn keep_house(store: &Packer) {
-    while store.keep_house().await.unwrap().removed > 0 {}
+async fn run_maintenance(store: &Packer) {
+    while store.run_maintenance().await.unwrap().removed > 0 {}
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn a_bundle_that_died_is_read_on_by_whoever_began_before() {
     delete(&store, &name("a", 0)).await;
     assert!(store.flush().await);
     for _ in 0..8 {
-        store.keep_house().await.unwrap();
+        store.run_maintenance().await.unwrap();
         assert!(store.flush().await);
     }
     let blobs = backend.names("blobs").await;
@@ -82,7 +82,7 @@ async fn the_row_of_a_bundle_goes_with_the_bundle() {
         delete(&store, &name("a", number)).await;
     }
     assert!(store.flush().await);
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     assert_eq!(backend.names("objects").await, []);
     put_and_flush(&store, "b", 1).await;
     assert_eq!(get(&store, "b").await.unwrap(), content(1, 1000));
@@ -168,7 +168,7 @@ async fn what_the_index_names_stays_whatever_records_say() {
     let hasty = PackConfig { grace: Duration::ZERO, ..config(dir.path()) };
     let store = try_open(hasty, &backend).await.unwrap();
     put_and_flush(&store, "more", 9).await;
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     for number in 0..5 {
         assert_eq!(get(&store, &format!("k{number}")).await.unwrap(), content(number, 1000));
     }
@@ -184,7 +184,7 @@ async fn a_large_object_of_a_copy_stays_until_the_copy_cannot_go_on() {
     let second = try_open(hasty(copy.path()), &backend).await.unwrap();
     assert!(second.flush().await);
     drop(first);
-    keep_house(&second).await;
+    run_maintenance(&second).await;
     drop(second);
     // It uploaded nothing: the first one goes on.
     let first = open(dir.path(), &backend).await;
@@ -193,7 +193,7 @@ async fn a_large_object_of_a_copy_stays_until_the_copy_cannot_go_on() {
 
     let second = try_open(hasty(copy.path()), &backend).await.unwrap();
     put_and_flush(&second, "k", 2).await;
-    keep_house(&second).await;
+    run_maintenance(&second).await;
     assert_eq!(backend.names("objects").await, [], "the other copy is refused from now on");
     drop(second);
     assert!(try_open(config(dir.path()), &backend).await.is_err());
@@ -225,7 +225,7 @@ async fn numbers_of_processes_in_the_backend_are_bounded() {
     let store = open(dir.path(), &backend).await;
     put_and_flush(&store, "k", 1).await;
     assert_eq!(backend.names("incarnations").await.len(), 2 * 521 - 1, "more than few are few");
-    store.keep_house().await.unwrap();
+    store.run_maintenance().await.unwrap();
     assert_eq!(backend.names("incarnations").await.len(), 2 * 512);
     put_and_flush(&store, "l", 2).await;
 }
@@ -279,7 +279,7 @@ async fn an_heir_reads_each_record_once_and_keeps_one_of_its_predecessor() {
     let read = count(&heir.counters().requests.get);
     assert!(read <= 60, "{read}");
     put_and_flush(&heir, "l", 2).await;
-    heir.keep_house().await.unwrap();
+    heir.run_maintenance().await.unwrap();
     let kept: Vec<_> =
         backend.names("incarnations").await.into_iter().map(|(name, _)| name).collect();
     let [first, second] = [("1", "00000028"), ("2", "00000001")]
@@ -317,7 +317,7 @@ async fn what_an_earlier_process_uploaded_too_late_goes_also_once_no_record_says
     many_processes(&backend, 3..=600, 9).await;
     let store = try_open(hasty(), &backend).await.unwrap();
     put_and_flush(&store, "k", 1).await;
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     let (blobs, bundles) = (backend.names("blobs").await, backend.names("objects").await);
     let named = |names: &[(String, u64)]| {
         let of_second = names.iter().find(|(name, _)| name.ends_with("-00000002"));
@@ -331,7 +331,7 @@ async fn what_an_earlier_process_uploaded_too_late_goes_also_once_no_record_says
     }
     drop(store);
     let store = try_open(hasty(), &backend).await.unwrap();
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     assert_eq!(backend.names("blobs").await, blobs);
     assert_eq!(backend.names("objects").await, bundles);
     check(&store, &["a"], 0..MANY).await;

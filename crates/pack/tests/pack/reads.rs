@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use larder_objects::{ObjectError, Objects};
-use larder_pack::limits::ASIDE_PAUSE;
+use larder_pack::limits::REPACK_BACKOFF;
 use larder_pack::{Acknowledge, PackConfig, Packer, ProcessId};
 
 use crate::support::{
@@ -214,7 +214,7 @@ async fn a_blob_that_is_missing_for_a_moment_is_repacked() {
     delete(&store, "dead").await;
     assert!(store.flush().await);
     backend.missing.store(2, Ordering::Relaxed);
-    assert_eq!(store.keep_house().await.unwrap().retired, 1);
+    assert_eq!(store.run_maintenance().await.unwrap().retired, 1);
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn a_blob_that_was_missing_for_long_is_repacked_after_a_pause() {
     put(&store, "dead", content(2, 500_000)).await.unwrap();
     delete(&store, "dead").await;
     assert!(store.flush().await);
-    let retired = async || store.keep_house().await.unwrap().retired;
+    let retired = async || store.run_maintenance().await.unwrap().retired;
     backend.missing.store(1000, Ordering::Relaxed);
     assert_eq!(retired().await, 0, "it cannot be read");
     backend.missing.store(0, Ordering::Relaxed);
@@ -232,7 +232,7 @@ async fn a_blob_that_was_missing_for_long_is_repacked_after_a_pause() {
     assert_eq!(retired().await, 0);
     assert_eq!(gets(&store), before, "it is not looked at again so soon");
     tokio::time::pause();
-    tokio::time::advance(ASIDE_PAUSE).await;
+    tokio::time::advance(REPACK_BACKOFF).await;
     tokio::time::resume();
     assert_eq!(retired().await, 1, "it is there again");
     assert_eq!(get(&store, "k").await.unwrap(), content(1, 1000));

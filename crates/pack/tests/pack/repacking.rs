@@ -30,9 +30,9 @@ async fn hasty_store() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
 }
 
 /// Repacks until there is nothing left to do, and removes what is left over.
-async fn keep_house(store: &Packer) {
+async fn run_maintenance(store: &Packer) {
     loop {
-        let kept = store.keep_house().await.unwrap();
+        let kept = store.run_maintenance().await.unwrap();
         assert!(store.flush().await);
         if kept.retired == 0 && kept.removed == 0 {
             return;
@@ -83,7 +83,7 @@ async fn space_comes_back_and_every_object_stays() {
     assert!(store.flush().await);
     let before = seen(&store).await;
     assert!(blob_bytes(&backend).await > live * 13 / 10);
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     assert!(blob_bytes(&backend).await <= live * 13 / 10, "{}", blob_bytes(&backend).await);
     assert!(count(&store.counters().removed_blobs) > 0);
     let (blob_bytes, live_bytes) = store.blob_use().unwrap();
@@ -114,7 +114,7 @@ async fn everything_that_a_blob_told_is_told_by_others_when_it_is_gone() {
             put(&store, &format!("k{seed:02}"), content(round * 100 + seed, 20_000)).await.unwrap();
         }
         assert!(store.flush().await);
-        keep_house(&store).await;
+        run_maintenance(&store).await;
         before = seen(&store).await;
         let left = backend.names("blobs").await;
         if !first.iter().any(|blob| left.contains(blob)) {
@@ -159,7 +159,7 @@ async fn a_deleted_object_stays_deleted_when_the_blob_with_its_delete_is_gone() 
     delete(&store, "short-lived").await;
     assert!(store.flush().await);
     let (second, _) = backend.names("blobs").await.remove(1);
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     let left = backend.names("blobs").await;
     assert!(!left.iter().any(|(name, _)| *name == second), "the blob with the delete is gone");
     let before = seen(&store).await;
@@ -184,7 +184,7 @@ async fn what_changes_while_it_is_moved_does_not_come_back() {
     let closed = backend.gate.write().await;
     let store = Arc::new(store);
     let moving = store.clone();
-    let moving = tokio::spawn(async move { moving.keep_house().await });
+    let moving = tokio::spawn(async move { moving.run_maintenance().await });
     while backend.waiting() == 0 {
         tokio::task::yield_now().await;
     }
@@ -193,7 +193,7 @@ async fn what_changes_while_it_is_moved_does_not_come_back() {
     drop(closed);
     assert_eq!(moving.await.unwrap().unwrap().retired, 1);
     assert!(store.flush().await);
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     assert_eq!(get(&store, "k0").await.unwrap(), content(100, 40_000));
     assert_eq!(get(&store, "k1").await, Err(ObjectError::NoSuchKey));
     assert_eq!(get(&store, "k2").await.unwrap(), content(2, 50_000));
@@ -216,9 +216,9 @@ async fn a_blob_stays_while_somebody_reads_it() {
     };
     let first = reading.next().await.unwrap().unwrap();
     let (old, _) = backend.names("blobs").await.remove(0);
-    store.keep_house().await.unwrap();
+    store.run_maintenance().await.unwrap();
     assert!(store.flush().await);
-    store.keep_house().await.unwrap();
+    store.run_maintenance().await.unwrap();
     assert!(backend.names("blobs").await.iter().any(|(name, _)| *name == old));
     let mut bytes = first.to_vec();
     while let Some(piece) = reading.next().await {
@@ -226,7 +226,7 @@ async fn a_blob_stays_while_somebody_reads_it() {
     }
     assert_eq!(bytes, content(1, 300_000));
     drop(reading);
-    store.keep_house().await.unwrap();
+    store.run_maintenance().await.unwrap();
     assert!(!backend.names("blobs").await.iter().any(|(name, _)| *name == old));
     assert_eq!(get(&store, "k").await.unwrap(), content(1, 300_000));
 }
@@ -241,16 +241,16 @@ async fn what_is_not_needed_stays_for_the_grace_time() {
         delete(&store, name).await;
     }
     assert!(store.flush().await);
-    assert_eq!(store.keep_house().await.unwrap().retired, 1);
+    assert_eq!(store.run_maintenance().await.unwrap().retired, 1);
     assert!(store.flush().await);
-    assert_eq!(store.keep_house().await.unwrap().removed, 0);
+    assert_eq!(store.run_maintenance().await.unwrap().removed, 0);
     assert_eq!(backend.names("objects").await.len(), 1);
     drop(store);
     let store = try_open(hasty(dir.path()), &backend).await.unwrap();
-    assert_eq!(store.keep_house().await.unwrap().removed, 1, "the blob");
+    assert_eq!(store.run_maintenance().await.unwrap().removed, 1, "the blob");
     assert_eq!(backend.names("objects").await.len(), 1, "a copy of the directory may name it");
     put_and_flush(&store, "next", 4).await;
-    assert_eq!(store.keep_house().await.unwrap().removed, 1);
+    assert_eq!(store.run_maintenance().await.unwrap().removed, 1);
     assert!(backend.names("objects").await.is_empty());
     assert_eq!(get(&store, "k").await.unwrap(), content(1, 1000));
 }
@@ -277,11 +277,11 @@ async fn large_objects_and_parts_go_when_nothing_names_them() {
     let body = content(7, 100).into();
     backend.inner.put(&Name::from(orphan), body).await.unwrap();
     assert_eq!(backend.names("objects").await.len(), 7);
-    store.keep_house().await.unwrap();
+    store.run_maintenance().await.unwrap();
     let left = backend.names("objects").await.len();
     assert_eq!(left, 7, "whoever loses the directory now has their names in the backend");
     assert!(store.flush().await);
-    store.keep_house().await.unwrap();
+    store.run_maintenance().await.unwrap();
     assert_eq!(backend.names("objects").await.len(), 3);
     for (name, seed) in [("kept", 1), ("replaced", 5), ("copy", 4)] {
         assert_eq!(get(&store, name).await.unwrap(), content(seed, 2 * MIB), "{name}");
@@ -310,7 +310,7 @@ async fn a_blob_that_does_not_verify_is_not_repacked() {
     let mut blob = backend.bytes(&name).await.to_vec();
     blob[5000] ^= 1;
     backend.inner.put(&Name::from(name.clone()), blob.into()).await.unwrap();
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     assert!(backend.names("blobs").await.iter().any(|(left, _)| *left == name));
     assert_eq!(get(&store, "k").await, Err(ObjectError::Damaged));
 }
@@ -340,7 +340,7 @@ async fn what_a_superseded_worker_uploads_late_is_void_and_is_removed() {
     assert_eq!(seen(&store).await, before);
     assert_eq!(get(&store, "k").await.unwrap(), content(1, 1000));
     assert_eq!(backend.names("blobs").await.len(), 2);
-    assert_eq!(store.keep_house().await.unwrap().removed, 1);
+    assert_eq!(store.run_maintenance().await.unwrap().removed, 1);
     assert_eq!(get(&store, "k").await.unwrap(), content(1, 1000));
 }
 
@@ -359,7 +359,7 @@ async fn an_index_that_is_lost_twice_is_rebuilt_though_a_blob_of_the_log_was_rem
     delete(&store, "k").await;
     assert!(store.flush().await);
     let (first, _) = backend.names("blobs").await.remove(0);
-    keep_house(&store).await;
+    run_maintenance(&store).await;
     assert!(backend.names("blobs").await.iter().all(|(name, _)| *name != first), "it is removed");
     put(&store, "waits", content(2, 1000)).await.unwrap();
     drop(store);

@@ -192,7 +192,7 @@ async fn a_bucket_that_was_removed_over_an_objects_head_comes_back_with_it() {
         let gone = get(&worker.store, "k").await.unwrap_err();
         assert_eq!(gone, ObjectError::NoSuchBucket);
     }
-    a.store.keep_house().await.unwrap();
+    a.store.run_maintenance().await.unwrap();
     everybody_uploads(&all).await;
     for worker in &all {
         assert_eq!(get(&worker.store, "k").await.unwrap(), content(1, 10));

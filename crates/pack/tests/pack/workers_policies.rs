@@ -102,7 +102,7 @@ async fn what_another_worker_deleted_makes_a_bundle_dead_and_the_rest_is_read_wh
     // removed after the grace time. A worker that looks more seldom than that answers nobody: see
     // `unseen_max`.
     until("the bundle of a is removed", async || {
-        a.keep_house().await.unwrap();
+        a.run_maintenance().await.unwrap();
         assert!(a.flush().await);
         b.store.look().await.unwrap();
         !backend.names(BUNDLES).await.contains(&before[0])

@@ -10,17 +10,17 @@ use super::state::{
 };
 use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT, STEADY_DISKS_MAX};
 use crate::placement::{
-    Balance, CopyRules, DiskInfo, Leaving, LvCopy, Planned, Room, Shift, Standing, leaving,
-    plan_balance, wider,
+    Balance, CopyMove, CopyRules, DiskInfo, DrainOutcome, LvCopy, PlacementState, Planned, Room,
+    leaving, plan_balance, wider,
 };
 
 /// The volumes that move for balance, and the next moves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outlook {
+pub struct BalanceOutlook {
     /// The number of volumes that move: see [`moving_volumes`].
     pub moving: usize,
     /// The moves after those, in order.
-    pub next: Vec<Shift>,
+    pub next: Vec<CopyMove>,
     /// True if the plan considered all volumes: else there may be more moves.
     pub is_whole: bool,
     /// Volumes whose copies are in fewer failure domains than they could be, and stay there.
@@ -34,17 +34,17 @@ pub struct Outlook {
 /// Returns a map's balance, with the next moves up to `limit`. No map says which disks lack room: their servers do. Servers that
 /// are down keep the leading manager from beginning any; that they are lost after a while, no map says either.
 #[must_use]
-pub fn outlook(map: &Topology, lacking: &BTreeSet<DiskId>, limit: usize) -> Outlook {
-    let Some((_, settings)) = map.founded else { return Outlook::default() };
+pub fn outlook(map: &Topology, lacking: &BTreeSet<DiskId>, limit: usize) -> BalanceOutlook {
+    let Some((_, settings)) = map.founded else { return BalanceOutlook::default() };
     let rules = rules(settings);
-    let disks = disks_of(map, |server| standing(map, server), |disk| room(disk, lacking));
+    let disks = disks_of(map, |server| placement_state(map, server), |disk| room(disk, lacking));
     let lvs = copies_of(made(map), |_| false, |_| false, |_| true);
     let written = written(map);
     let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
     let Planned { shifts: next, is_whole, near, .. } = plan_balance(&of, limit);
     let paused_ms = map.balance_paused_ms;
     let wider = wider(&lvs, &disks, rules);
-    Outlook { moving: moving_volumes(map), next, is_whole, near, wider, paused_ms }
+    BalanceOutlook { moving: moving_volumes(map), next, is_whole, near, wider, paused_ms }
 }
 
 fn rules(settings: Settings) -> CopyRules {
@@ -52,12 +52,12 @@ fn rules(settings: Settings) -> CopyRules {
     CopyRules { copies, min_copies }
 }
 
-fn standing(map: &Topology, server: ServerId) -> Standing {
+fn placement_state(map: &Topology, server: ServerId) -> PlacementState {
     match map.servers.get(&server) {
-        Some(record) if record.draining => Standing::Out,
-        Some(record) if record.state == ServerState::Up => Standing::In,
-        Some(record) if record.state == ServerState::Down => Standing::Away,
-        _ => Standing::Out,
+        Some(record) if record.draining => PlacementState::Out,
+        Some(record) if record.state == ServerState::Up => PlacementState::In,
+        Some(record) if record.state == ServerState::Down => PlacementState::Away,
+        _ => PlacementState::Out,
     }
 }
 
@@ -72,24 +72,24 @@ pub fn drain_outlook(
     map: &Topology,
     leave: &BTreeSet<DiskId>,
     lacking: &BTreeSet<DiskId>,
-) -> (Leaving, Leaving) {
+) -> (DrainOutcome, DrainOutcome) {
     let Some((_, settings)) = map.founded else { return Default::default() };
     let lvs = copies_of(made(map), |_| false, |_| false, |_| true);
-    let with = |of_down: Standing| {
-        let standing = |server| match standing(map, server) {
-            Standing::Away => of_down,
-            standing => standing,
+    let with = |of_down: PlacementState| {
+        let placement_state = |server| match placement_state(map, server) {
+            PlacementState::Away => of_down,
+            placement_state => placement_state,
         };
-        let mut disks = disks_of(map, standing, |disk| room(disk, lacking));
-        disks.iter_mut().for_each(|disk| disk.up |= disk.standing == Standing::In);
+        let mut disks = disks_of(map, placement_state, |disk| room(disk, lacking));
+        disks.iter_mut().for_each(|disk| disk.up |= disk.placement_state == PlacementState::In);
         for disk in disks.iter_mut().filter(|it| leave.contains(&it.disk)) {
-            disk.standing = Standing::Out;
+            disk.placement_state = PlacementState::Out;
         }
         leaving(&lvs, &disks, rules(settings), leave)
     };
     let is_down = |record: &ServerRecord| record.state == ServerState::Down && !record.draining;
-    let back = with(Standing::In);
-    (back, if map.servers.values().any(is_down) { with(Standing::Out) } else { back })
+    let back = with(PlacementState::In);
+    (back, if map.servers.values().any(is_down) { with(PlacementState::Out) } else { back })
 }
 
 /// The number of volumes that move for balance: they have more copies than wanted, and no copy on a disk that drains or is
@@ -134,7 +134,7 @@ pub(super) fn written(map: &Topology) -> BTreeSet<LvId> {
 /// The disks that were not removed.
 pub(super) fn disks_of(
     map: &Topology,
-    standing: impl Fn(ServerId) -> Standing,
+    placement_state: impl Fn(ServerId) -> PlacementState,
     room: impl Fn(DiskId) -> Room,
 ) -> Vec<DiskInfo> {
     let mut disks = Vec::new();
@@ -142,7 +142,7 @@ pub(super) fn disks_of(
         if !record.roles.contains(&ServerRole::Data) {
             continue;
         }
-        let of_server = standing(*server);
+        let of_server = placement_state(*server);
         let there = record.disks.iter().filter(|(_, disk)| disk.state != DiskState::Removed);
         disks.extend(there.map(|(id, disk)| DiskInfo {
             disk: *id,
@@ -151,12 +151,12 @@ pub(super) fn disks_of(
             weight: disk.weight,
             pv_count: disk.pv_count,
             pv_free: disk.pv_free(),
-            standing: match disk.state {
-                DiskState::In if of_server == Standing::In && room(*id).takes_none() => {
-                    Standing::Away
+            placement_state: match disk.state {
+                DiskState::In if of_server == PlacementState::In && room(*id).takes_none() => {
+                    PlacementState::Away
                 }
                 DiskState::In => of_server,
-                _ => Standing::Out,
+                _ => PlacementState::Out,
             },
             up: record.state == ServerState::Up,
             room: room(*id),
@@ -171,11 +171,11 @@ pub(super) fn made(map: &Topology) -> impl Iterator<Item = (LvId, &LvRecord)> {
 }
 
 /// Disks that keep what they have, and whose servers are up.
-pub(super) struct Steady(Vec<bool>);
+pub(super) struct StableDisks(Vec<bool>);
 
-impl Steady {
+impl StableDisks {
     pub(super) fn new(disks: &[DiskInfo]) -> Self {
-        let kept = |disk: &&DiskInfo| disk.up && disk.standing != Standing::Out;
+        let kept = |disk: &&DiskInfo| disk.up && disk.placement_state != PlacementState::Out;
         let kept = || disks.iter().filter(kept).map(|disk| disk.disk.0 as usize);
         let count = kept().max().map_or(0, |last| last + 1).min(STEADY_DISKS_MAX);
         let mut steady = Self(vec![false; count]);

@@ -1,9 +1,9 @@
 //! Random numbers for the tests of managers.
 
 /// A seed, and how many numbers were drawn from it.
-pub(super) struct Rng(pub(super) u64, pub(super) u64);
+pub(super) struct CounterRng(pub(super) u64, pub(super) u64);
 
-impl Rng {
+impl CounterRng {
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.1 += 1;
         crate::placement::hash(self.0, &[self.1]) % bound

@@ -9,7 +9,7 @@ use super::put::Content;
 
 /// Find pieces of the key's null version that are worth to be coalesced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CoalesceAsk {
+pub struct CoalesceRequest {
     /// Bucket.
     pub bucket: BucketId,
     /// Key.
@@ -18,7 +18,7 @@ pub struct CoalesceAsk {
     pub from: u64,
 }
 
-/// The answer to a [`CoalesceAsk`].
+/// The answer to a [`CoalesceRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoalescePlan {
     /// The version, by the name of its pieces.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use larder_types::{Body, HybridClock, Op, OpId};
 
+use super::capacity::{bytes_of, open_bytes_of};
 use super::ops::{answer_of, chunk_of, clock_of, request_of_op};
 use super::resolve::Retry;
-use super::room::{bytes_of, open_bytes_of};
 use super::slots::slots_of;
 use super::{OpenPut, Pg, ReplyKind, Role};
 use crate::message::{Effect, LogEntry, Outbox, Token};

@@ -11,14 +11,14 @@
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, Grant, HoldersChange, ObjectEntry, Op, OpId, OpSeq, Outcome, PartRow, Put, Target,
-    ToldPut, VersionRow, rows,
+    Body, Grant, HoldersChange, ObjectEntry, Op, OpId, OpSeq, Outcome, PartRow, Put, RemotePut,
+    Target, VersionRow, rows,
 };
 
 use super::batch::{Batch, Removal};
 use super::ops::{answer_of, chunk_of};
+use super::remote_change::version_of;
 use super::slots::{Slot, slot_of_call, slots_of};
-use super::told::version_of;
 use super::{OpenPut, Pg, TailEntry};
 use crate::index::{Index, IndexError};
 use crate::ledger::{Change, Changed};
@@ -104,7 +104,7 @@ impl Pg {
                     batch.commit_put(put, put.body.clone(), (id, None), id)?;
                 }
             }
-            Op::Told(told) => {
+            Op::RemoteChange(told) => {
                 if !matches!(told.put.body, Body::Chunk(_)) {
                     self.supersede(entry);
                     batch.commit_put(&told.put, told.put.body.clone(), (id, Some(told)), id)?;
@@ -314,7 +314,7 @@ impl Batch<'_> {
         &mut self,
         put: &Put,
         body: Body,
-        (put_op, told): (OpId, Option<&ToldPut>),
+        (put_op, told): (OpId, Option<&RemotePut>),
         now: OpId,
     ) -> Result<(), IndexError> {
         if let (Body::Stream { stream, .. }, false) =

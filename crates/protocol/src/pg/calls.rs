@@ -11,9 +11,9 @@ use larder_types::{
 use super::barrier::Barrier;
 use super::garbage::is_garbage;
 use super::mutation::{Step, current, epoch_holds};
+use super::remote_change::Put as Mutation;
 use super::slots::{Slot, slot_of_call, slots_of};
-use super::starved::Starved;
-use super::told::Put as Mutation;
+use super::space_waiters::SpaceWaiter;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, Refusal, Token};
@@ -147,7 +147,7 @@ impl Pg {
     ) -> Result<Step, IndexError> {
         match call {
             Call::Put(put) => self.put(token, &Mutation::Own(put), index, out),
-            Call::Told(told) => self.take_told(token, told, index, out),
+            Call::RemoteChange(told) => self.take_remote_change(token, told, index, out),
             Call::Append(append) => self.append_to(token, append, index, out),
             Call::Coalesce(coalesce) => self.coalesce(token, coalesce, index, out),
             Call::Delete { request, bucket, epoch, key, condition } => {
@@ -478,7 +478,7 @@ impl Pg {
     /// Takes every call that waits, to refuse it.
     pub(super) fn drain_waiting(&mut self) -> Vec<(Token, Call)> {
         let mut calls = self.slots.drain();
-        calls.extend(self.starved.drain(..).map(Starved::call));
+        calls.extend(self.starved.drain(..).map(SpaceWaiter::call));
         calls.extend(self.drops.drain(..));
         calls.extend(self.barriers.drain(..).map(Barrier::call));
         calls

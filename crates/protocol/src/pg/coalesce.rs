@@ -38,7 +38,7 @@ use crate::limits::{
     COALESCES_PLANNED_MAX,
 };
 use crate::message::{
-    Answer, CoalesceAsk, CoalesceCall, CoalescePlan, Effect, Outbox, Refusal, Token,
+    Answer, CoalesceCall, CoalescePlan, CoalesceRequest, Effect, Outbox, Refusal, Token,
 };
 
 /// Pieces that follow each other.
@@ -102,7 +102,7 @@ impl Pg {
     pub(super) fn plan_coalesce(
         &mut self,
         token: Token,
-        ask: &CoalesceAsk,
+        ask: &CoalesceRequest,
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
@@ -113,7 +113,7 @@ impl Pg {
 
     fn coalesce_plan(
         &mut self,
-        ask: &CoalesceAsk,
+        ask: &CoalesceRequest,
         index: &dyn Index,
     ) -> Result<Option<CoalescePlan>, IndexError> {
         let Some(row) = current(ask.bucket, &ask.key, index)? else { return Ok(None) };

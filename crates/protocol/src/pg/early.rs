@@ -18,7 +18,7 @@ use crate::high_water::HighWater;
 use crate::index::{Changes, Index, IndexError};
 use crate::lv::LvInfo;
 use crate::message::Outbox;
-use crate::now::Now;
+use crate::now::EventTime;
 use crate::space::{SpaceFault, VolumeGroup};
 
 impl Pg {
@@ -76,7 +76,7 @@ impl Pg {
 
     /// Takes what the rows leave free of one more LV, if the ledger knows. Returns whether another LV is to be taken; call it
     /// again then. One at a time, so that calls of clients come between.
-    pub fn complete_space(&mut self, now: Now, index: &dyn Index, out: &mut Outbox) -> bool {
+    pub fn complete_space(&mut self, now: EventTime, index: &dyn Index, out: &mut Outbox) -> bool {
         self.set_now(now);
         if !self.is_unread() {
             return false;

@@ -151,7 +151,7 @@ impl Pg {
         };
         if self.reaper.found == Found::Nothing {
             self.reaper.since_ms = None;
-            // What they waited for is all that there is.
+            // No more comes than there is now.
             self.feed_starved(index, out)?;
         }
         Ok(())

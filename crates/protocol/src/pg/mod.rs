@@ -22,11 +22,11 @@ mod apply;
 mod barrier;
 mod batch;
 mod calls;
+mod capacity;
 mod coalesce;
 mod commit;
 mod departed;
 mod digest;
-mod door;
 mod doubt;
 mod early;
 mod garbage;
@@ -39,18 +39,18 @@ mod moves;
 mod mutation;
 mod ops;
 mod pieces;
-mod quiet;
 mod read;
 mod refill;
+mod remote_change;
 mod replicate;
 mod resolve;
-mod room;
 mod scrub;
 mod slots;
 mod snapshot;
-mod starved;
+mod space_waiters;
 mod state;
-mod told;
+mod unresponsive;
+mod validation;
 mod versions;
 mod walk;
 
@@ -61,19 +61,20 @@ use larder_types::{
     StreamId, Target, View,
 };
 
+pub use crate::copy_pacing::CopyPriority;
 use crate::high_water::HighWater;
 use crate::index::{Index, IndexError};
 use crate::ledger::Ledger;
 use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
 pub use crate::message::{OpenEntry, Piece, Report, SnapshotHeader};
-use crate::now::Now;
+use crate::now::EventTime;
 use crate::planted::Planted;
 pub use crate::row::{chunk_in, owner};
 use crate::sessions::Sessions;
 use crate::space::{SpaceFault, VolumeGroup};
-pub use crate::turns::CopyPriority;
 use barrier::Barrier;
 pub use batch::{CoalesceCounts, MoveCounts};
+use capacity::{OpenPuts, Tail};
 use coalesce::Planned;
 use departed::Departed;
 use digest::Digests;
@@ -84,17 +85,16 @@ use history::History;
 pub use ledger::LedgerWalk;
 use level::EarlyReports;
 use moves::Moves;
-pub use moves::{Begun, Move};
+pub use moves::{Move, StartedCompaction};
 use refill::Refills;
 pub use refill::{Considered, Refill};
 use replicate::Follower;
 use resolve::{Resolution, Retry};
-use room::{OpenPuts, Tail};
 use slots::Slots;
 pub use snapshot::read_piece;
-use starved::Starved;
+use space_waiters::SpaceWaiter;
 pub use state::{LogGap, Origin, Recovering};
-pub use walk::{Rhythm, Walk, chunk_at};
+pub use walk::{Walk, WalkSchedule, chunk_at};
 
 /// The role of this member in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -308,7 +308,7 @@ pub struct Pg {
     /// The time at which replicas out of reach were asked last to open again.
     reopened_ms: u64,
     /// Calls that wait for space.
-    starved: VecDeque<Starved>,
+    starved: VecDeque<SpaceWaiter>,
     /// Calls that drop streams and wait for room in the log.
     drops: VecDeque<(Token, Call)>,
     /// Callers that wait until the index shows what was taken before.
@@ -424,13 +424,13 @@ impl Pg {
         self.space.as_ref().is_some_and(VolumeGroup::has_most)
     }
 
-    fn set_now(&mut self, now: Now) {
+    fn set_now(&mut self, now: EventTime) {
         self.now_ms = self.now_ms.max(now.steady_ms);
         self.wall_ms = now.wall_ms;
     }
 
     /// Takes one event.
-    pub fn step(&mut self, now: Now, event: Event, index: &dyn Index, out: &mut Outbox) {
+    pub fn step(&mut self, now: EventTime, event: Event, index: &dyn Index, out: &mut Outbox) {
         self.set_now(now);
         if self.role == Role::Halted {
             if let Event::Call { token, .. } = event {
@@ -518,7 +518,7 @@ impl Pg {
     }
 
     /// Applies ops below the commit point to the index, a batch of them; returns how many.
-    pub fn apply(&mut self, now: Now, index: &dyn Index, out: &mut Outbox) -> usize {
+    pub fn apply(&mut self, now: EventTime, index: &dyn Index, out: &mut Outbox) -> usize {
         self.set_now(now);
         if self.role == Role::Halted {
             return 0;

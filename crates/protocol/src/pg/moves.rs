@@ -52,7 +52,7 @@ pub struct Move {
 
 /// A chunk whose copies are being made.
 #[derive(Debug)]
-struct UnderWay {
+struct ActiveMove {
     /// Grant of the chunk.
     chunk: Grant,
     lv: LvId,
@@ -64,7 +64,7 @@ struct UnderWay {
 
 /// The LVs that are to be compacted, and the bytes to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Begun {
+pub struct StartedCompaction {
     /// LVs.
     pub lvs: usize,
     /// Bytes of chunks that lie too high in them, about.
@@ -77,7 +77,7 @@ pub(super) struct Moves {
     /// LVs that are being compacted.
     lvs: BTreeSet<LvId>,
     /// By row.
-    under_way: BTreeMap<Bytes, UnderWay>,
+    under_way: BTreeMap<Bytes, ActiveMove>,
     /// Chunks whose copies are durable, and which have no op yet.
     copied: Vec<ChunkMove>,
 }
@@ -100,15 +100,15 @@ impl Moves {
 
 impl Pg {
     /// Begins to compact LVs that are badly fragmented; none while copies are missing, or chunks still move.
-    pub fn begin_compaction(&mut self, from: Fragmentation) -> Begun {
+    pub fn begin_compaction(&mut self, from: Fragmentation) -> StartedCompaction {
         let may_begin = self.serves() && !self.has_copies_to_make() && !self.is_moving();
         let Some(space) = self.space.as_mut().filter(|_| may_begin) else {
-            return Begun::default();
+            return StartedCompaction::default();
         };
         let lvs = space.begin_compaction(from);
         let bytes = lvs.values().sum::<u64>() * u64::from(BLOCK_BYTES);
         self.moves.lvs = lvs.into_keys().collect();
-        Begun { lvs: self.moves.lvs.len(), bytes }
+        StartedCompaction { lvs: self.moves.lvs.len(), bytes }
     }
 
     /// Every row was considered.
@@ -177,7 +177,7 @@ impl Pg {
         let extents = space.place_below(&chunk)?;
         let (row, replicas) = (Bytes::copy_from_slice(row), space.present(chunk.lv));
         let grant = Grant { pg: self.id, op: at, attempt: MOVE_ATTEMPT };
-        let under_way = UnderWay {
+        let under_way = ActiveMove {
             chunk: chunk.grant,
             lv: chunk.lv,
             extents: extents.clone(),
@@ -194,7 +194,7 @@ impl Pg {
             return;
         }
         let Some(under_way) = self.moves.under_way.remove(&row) else { return };
-        let UnderWay { chunk, lv, extents, replicas, .. } = under_way;
+        let ActiveMove { chunk, lv, extents, replicas, .. } = under_way;
         let now = OpId { view: self.view, seq: self.applied.seq.next() };
         let Some(space) = self.space.as_mut() else { return };
         if is_copied && space.is_held_by(lv, replicas) {

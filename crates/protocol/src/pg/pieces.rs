@@ -39,8 +39,8 @@ use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
 use crate::ledger::Resized;
 use crate::message::{
-    Answer, AppendCall, AppendDone, AppendRefusal, Content, Description, Outbox, Refusal, Token,
-    ToldAppend,
+    Answer, AppendCall, AppendDone, AppendRefusal, Content, Description, Outbox, Refusal,
+    RemoteAppend, Token,
 };
 
 /// The version that an append goes on, as it will be when every op so far is applied.
@@ -119,7 +119,7 @@ impl Pg {
     pub(super) fn append_told(
         &mut self,
         token: Token,
-        told: &ToldAppend,
+        told: &RemoteAppend,
         here: Option<&ObjectEntry>,
         index: &dyn Index,
         out: &mut Outbox,
@@ -139,7 +139,7 @@ impl Pg {
             Ok(body) => body,
             Err(step) => return Ok(step),
         };
-        let ToldAppend { request, bucket, key, made, attributes, etag, at, origin, .. } =
+        let RemoteAppend { request, bucket, key, made, attributes, etag, at, origin, .. } =
             told.clone();
         let attributes = Some(Box::new(attributes));
         let (onto, clock) = (Some(op), at.clock);

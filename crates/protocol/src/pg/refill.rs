@@ -28,6 +28,7 @@ use larder_types::{
 };
 
 use super::Pg;
+use crate::copy_pacing::CopyPriority;
 use crate::index::{Index, IndexError};
 use crate::limits::{
     HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECT_TRIES_MAX, SUSPECTS_MAX,
@@ -35,7 +36,6 @@ use crate::limits::{
 use crate::message::{Effect, Outbox};
 use crate::row::chunk_in;
 use crate::space::{Need, VolumeGroup};
-use crate::turns::CopyPriority;
 
 /// The attempt of every copy's grant: no put has as many.
 const REFILL_ATTEMPT: u32 = u32::MAX;
@@ -74,7 +74,7 @@ pub struct Considered {
 
 /// A copy under way.
 #[derive(Debug)]
-struct UnderWay {
+struct ActiveCopy {
     /// Grant of its chunk.
     chunk: Grant,
     to: usize,
@@ -98,7 +98,7 @@ struct Suspect {
 #[derive(Debug, Default)]
 pub(super) struct Refills {
     /// Copies under way, by row.
-    under_way: BTreeMap<Bytes, UnderWay>,
+    under_way: BTreeMap<Bytes, ActiveCopy>,
     /// Copies that were found damaged.
     suspects: BTreeMap<(Grant, ServerId), Suspect>,
     /// Changes that have no op yet.
@@ -297,7 +297,7 @@ impl Pg {
         let from = if need.within_reach.is_empty() { need.good } else { need.within_reach };
         let grant = Grant { pg, op: at, attempt: REFILL_ATTEMPT };
         let server = space.info(chunk.lv)?.replicas[to].server;
-        let under_way = UnderWay { chunk: chunk.grant, to, server, grant };
+        let under_way = ActiveCopy { chunk: chunk.grant, to, server, grant };
         self.refills.under_way.insert(row.clone(), under_way);
         Some(Box::new(Refill { row, chunk, from, to, grant, priority }))
     }
@@ -306,7 +306,7 @@ impl Pg {
         if self.refills.under_way.get(&row).is_none_or(|under_way| under_way.grant != grant) {
             return;
         }
-        let Some(UnderWay { chunk, to, server, .. }) = self.refills.under_way.remove(&row) else {
+        let Some(ActiveCopy { chunk, to, server, .. }) = self.refills.under_way.remove(&row) else {
             return;
         };
         if !is_copied {

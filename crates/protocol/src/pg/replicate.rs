@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 
+use super::capacity::bytes_of;
 use super::digest::Digests;
 use super::history::History;
 use super::level::repeat_after;
@@ -25,7 +26,6 @@ use super::moves::Moves;
 use super::ops::request_of_op;
 use super::refill::Refills;
 use super::resolve::Retry;
-use super::room::bytes_of;
 use super::slots::slots_of;
 use super::{Pg, Role};
 use crate::index::{Index, IndexError};

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use larder_types::{Chunk, Grant, Holders, LvId, MapVersion, OpId, OpSeq, Outcome};
 
-use super::starved::Starved;
+use super::space_waiters::SpaceWaiter;
 use super::{OpenPut, Pg, Role};
 use crate::high_water::HighWater;
 use crate::index::{Index, IndexError};
@@ -197,7 +197,7 @@ impl Pg {
             return Ok(());
         }
         if is_alone || self.lv_failures >= LV_FAILURES_MAX {
-            for Starved { token, .. } in std::mem::take(&mut self.starved) {
+            for SpaceWaiter { token, .. } in std::mem::take(&mut self.starved) {
                 self.refuse(token, Refusal::DiskFailed, out);
             }
             return Ok(());
@@ -426,7 +426,7 @@ impl Pg {
         if self.has_some_soon() {
             return;
         }
-        for Starved { token, call, .. } in std::mem::take(&mut self.starved) {
+        for SpaceWaiter { token, call, .. } in std::mem::take(&mut self.starved) {
             self.refuse_for_good(token, &call, why, out);
         }
     }

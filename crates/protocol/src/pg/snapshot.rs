@@ -27,8 +27,8 @@ use std::sync::Arc;
 use larder_types::codec::encode;
 use larder_types::{Body, Op, OpId, OpSeq, PgId, SnapshotRow, rows};
 
+use super::capacity::bytes_of;
 use super::history::History;
-use super::room::bytes_of;
 use super::slots::{Slots, slots_of};
 use super::{Pg, Role};
 use crate::high_water::HighWater;

@@ -19,6 +19,7 @@ use larder_types::{
 };
 
 use super::batch::{CoalesceCounts, MoveCounts};
+use super::capacity::{OpenPuts, Tail};
 use super::coalesce::Planned;
 use super::departed::Departed;
 use super::digest::Digests;
@@ -28,7 +29,6 @@ use super::level::EarlyReports;
 use super::moves::Moves;
 use super::ops::{chunk_of, clock_of, request_of_op};
 use super::refill::Refills;
-use super::room::{OpenPuts, Tail};
 use super::slots::{Slot, Slots, slots_of};
 use super::{Pg, Role};
 use crate::high_water::HighWater;
@@ -304,7 +304,7 @@ fn replay_op(pg: &mut Pg, entry: LogEntry) -> Result<(), LogGap> {
 
 /// An op that the index shows already still says which puts are open and which were superseded.
 fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
-    pg.note_open(entry, super::room::bytes_of(&entry.op));
+    pg.note_open(entry, super::capacity::bytes_of(&entry.op));
     pg.clock = pg.clock.max(clock_of(&entry.op));
     if let Some(request) = request_of_op(&entry.op) {
         pg.sessions.record(request, entry.id, clock_of(&entry.op));

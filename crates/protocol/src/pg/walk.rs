@@ -16,11 +16,11 @@ use larder_types::codec::decode;
 use larder_types::{Chunk, LvId, PgId, View};
 
 use super::{Pg, Refill};
+use crate::copy_pacing::CopyPriority;
 use crate::index::{Index, IndexError};
 use crate::limits::{WALK_LOOK_MS, WALK_PAUSE_MS_MAX};
 use crate::message::Event;
 use crate::row::{chunk_in, owner};
-use crate::turns::CopyPriority;
 
 /// The findings that a walk is to make for a PG.
 #[derive(Debug)]
@@ -171,14 +171,14 @@ impl Walk {
 /// The times of walks: soon where there is a reason that no walk has dealt with, ever more seldom where one could do
 /// nothing about it.
 #[derive(Debug, Default)]
-pub struct Rhythm {
+pub struct WalkSchedule {
     /// The reasons of the last walk.
     reasons: BTreeMap<PgId, (View, u64)>,
     pause_ms: u64,
     ended_ms: u64,
 }
 
-impl Rhythm {
+impl WalkSchedule {
     /// Returns true if a walk with these reasons begins now.
     #[must_use]
     pub fn is_due(&self, now_ms: u64, walk: &Walk) -> bool {

@@ -34,14 +34,14 @@ use self::shares::Kind;
 use super::apart::{Ratio, alone_at, domain, farther, fullest, gain, lie_near, open};
 use super::copies::{CopyRules, DiskInfo, LvCopy, Room, leaf};
 use super::domains::{Domain, Level};
-use super::members::Standing;
+use super::members::PlacementState;
 use super::straw::Weight;
 use super::volumes::{intended_level, seed};
 use crate::limits::{APART_FILL_PERCENT, BALANCE_LOOKS_MAX, BALANCE_TRIED_MAX};
 
 /// A copy of a volume goes from one disk to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shift {
+pub struct CopyMove {
     /// The volume.
     pub lv: LvId,
     /// Disk that gives.
@@ -130,7 +130,7 @@ pub struct Balance<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Planned {
     /// The next ones, in their order.
-    pub shifts: Vec<Shift>,
+    pub shifts: Vec<CopyMove>,
     /// Place among the volumes where the next plan is to go on.
     pub next: usize,
     /// True if all was looked at that could move: else there may be more.
@@ -210,9 +210,13 @@ struct Sides {
 impl<'a> Plan<'a> {
     fn new(of: &'a Balance<'a>) -> Self {
         let intended = intended_level(of.disks, of.rules);
-        let there = || of.disks.iter().filter(|it| it.standing != Standing::Out && it.pv_count > 0);
+        let there = || {
+            of.disks
+                .iter()
+                .filter(|it| it.placement_state != PlacementState::Out && it.pv_count > 0)
+        };
         let load = |disk: &DiskInfo| {
-            let is_open = disk.standing == Standing::In && disk.weight > Weight(0);
+            let is_open = disk.placement_state == PlacementState::In && disk.weight > Weight(0);
             Load {
                 used: u64::from(disk.pv_count.saturating_sub(disk.pv_free)),
                 aside: 0,
@@ -300,7 +304,7 @@ impl<'a> Plan<'a> {
     ///
     /// They go to disks below their ideal alone, or below [`APART_FILL_PERCENT`] if they lie on a single machine. Else a
     /// small machine would be filled to the last PV, and have no room for what is made, or made again, on three machines.
-    fn set_apart(&mut self, limit: usize) -> Vec<Shift> {
+    fn set_apart(&mut self, limit: usize) -> Vec<CopyMove> {
         let ideal = self.ideal();
         let fill = Ratio(APART_FILL_PERCENT, 100);
         let fill = if fill.cmp(ideal) == Ordering::Less { ideal } else { fill };
@@ -333,7 +337,7 @@ impl<'a> Plan<'a> {
             let is_written = self.of.written.contains(lv);
             let used = |disk| self.loads[&disk].of_kind(self.of.written_on.is_some(), is_written);
             if let Some((goes, to)) = farther(seed(*lv), &copies, &self.by_id, &takers, &used) {
-                let shift = Shift { lv: *lv, from: goes.disk, to };
+                let shift = CopyMove { lv: *lv, from: goes.disk, to };
                 self.carry_out(shift);
                 shifts.push(shift);
                 self.near -= 1;
@@ -343,7 +347,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Moves from fuller disks to emptier ones.
-    fn even_out(&mut self, limit: usize) -> Vec<Shift> {
+    fn even_out(&mut self, limit: usize) -> Vec<CopyMove> {
         let mut shifts = Vec::new();
         let sides = self.sides();
         if sides.above.is_empty() || limit == 0 {
@@ -430,7 +434,7 @@ impl<'a> Plan<'a> {
         self.order();
     }
 
-    fn next(&mut self) -> Option<Shift> {
+    fn next(&mut self) -> Option<CopyMove> {
         let sides = self.sides();
         let is_short = self.is_short();
         for from in &sides.above {
@@ -457,12 +461,12 @@ impl<'a> Plan<'a> {
         (from, gives): &(DiskId, Load),
         below: &[Vec<Takers>],
         is_short: bool,
-    ) -> Option<Shift> {
+    ) -> Option<CopyMove> {
         let wants_written = match self.kind {
             Kind::All => is_short && gives.is_full(),
             kind => kind == Kind::Written,
         };
-        let mut best: Option<(Rank, Shift)> = None;
+        let mut best: Option<(Rank, CopyMove)> = None;
         for (lv, copies) in self.on.get(from)?.iter().rev() {
             let is_written = self.of.written.contains(lv);
             let is_other =
@@ -478,7 +482,7 @@ impl<'a> Plan<'a> {
             if let Some((rank, to)) = found {
                 let key = (rank, is_written != wants_written, Reverse(self.turn(*lv)));
                 if best.as_ref().is_none_or(|(known, _)| key < *known) {
-                    best = Some((key, Shift { lv: *lv, from: *from, to }));
+                    best = Some((key, CopyMove { lv: *lv, from: *from, to }));
                 }
                 if (key.0, key.1) == (0, false) {
                     break;
@@ -532,7 +536,7 @@ impl<'a> Plan<'a> {
         fullest(&all, &self.by_id, &used).is_some_and(|goes| goes.disk == from)
     }
 
-    fn carry_out(&mut self, shift: Shift) {
+    fn carry_out(&mut self, shift: CopyMove) {
         let written = u64::from(self.of.written.contains(&shift.lv));
         if let Some(load) = self.loads.get_mut(&shift.from) {
             load.used = load.used.saturating_sub(1);

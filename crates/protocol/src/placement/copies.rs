@@ -4,7 +4,7 @@
 use larder_types::{DiskId, ServerId};
 
 use super::domains::{FailureDomains, Leaf};
-use super::members::Standing;
+use super::members::PlacementState;
 use super::straw::Weight;
 
 /// A disk of a data server. One that is gone for good is not among the disks.
@@ -23,7 +23,7 @@ pub struct DiskInfo {
     /// PVs without an LV.
     pub pv_free: u32,
     /// The extent to which it counts; that of its server if that is worse.
-    pub standing: Standing,
+    pub placement_state: PlacementState,
     /// True if its server is up.
     pub up: bool,
     /// True if it has room for what it would be given.

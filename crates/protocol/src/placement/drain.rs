@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use larder_types::{DiskId, LvId};
 
 use super::copies::{CopyRules, DiskInfo, LvCopy, Room};
-use super::members::Standing;
+use super::members::PlacementState;
 use super::volumes::{LvMove, plan_moves};
 
 /// Plans that follow each other at most: of a volume whose copies all leave each takes two.
@@ -13,7 +13,7 @@ const PLANS_MAX: usize = 4 * larder_types::limits::REPLICAS_MAX;
 
 /// The outcome of a drain, had all its copies been moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Leaving {
+pub struct DrainOutcome {
     /// Copies of volumes that lie there.
     pub copies: usize,
     /// Of those, such as no other disk has a place for.
@@ -21,7 +21,7 @@ pub struct Leaving {
 }
 
 /// Moves all that [`plan_moves`] would, and counts what is left on disks that leave. Each copy is filled at once, also one that is
-/// being filled already, if its disk has room. Disks that leave are [`Standing::Out`] among the disks, like all others that drain,
+/// being filled already, if its disk has room. Disks that leave are [`PlacementState::Out`] among the disks, like all others that drain,
 /// which take places too.
 #[must_use]
 pub fn leaving(
@@ -29,18 +29,19 @@ pub fn leaving(
     disks: &[DiskInfo],
     rules: CopyRules,
     leave: &BTreeSet<DiskId>,
-) -> Leaving {
+) -> DrainOutcome {
     let count = |lvs: &[(LvId, Vec<LvCopy>)]| {
         let copies = lvs.iter().flat_map(|(_, copies)| copies);
         copies.filter(|copy| leave.contains(&copy.disk)).count()
     };
     let copies = count(lvs);
     if copies == 0 {
-        return Leaving::default();
+        return DrainOutcome::default();
     }
     let (mut lvs, mut disks) = (lvs.to_vec(), disks.to_vec());
-    let takes =
-        |disk: &&DiskInfo| disk.up && disk.standing != Standing::Out && disk.room != Room::None;
+    let takes = |disk: &&DiskInfo| {
+        disk.up && disk.placement_state != PlacementState::Out && disk.room != Room::None
+    };
     let taking: BTreeSet<DiskId> = disks.iter().filter(takes).map(|disk| disk.disk).collect();
     for copy in lvs.iter_mut().flat_map(|(_, copies)| copies) {
         copy.current |= taking.contains(&copy.disk);
@@ -54,7 +55,7 @@ pub fn leaving(
             follow(step, &mut lvs, &mut disks);
         }
     }
-    Leaving { copies, stay: count(&lvs) }
+    DrainOutcome { copies, stay: count(&lvs) }
 }
 
 /// Does a step of a plan.

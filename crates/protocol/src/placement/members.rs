@@ -16,7 +16,7 @@ use super::straw::{Weight, hash};
 
 /// The extent to which a server or disk counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum PlacementState {
     /// It takes what is new.
     In,
     /// It does not answer for now: it keeps what it has and takes nothing.
@@ -35,7 +35,7 @@ pub struct MetaServer {
     /// Its share.
     pub weight: Weight,
     /// The extent to which it counts.
-    pub standing: Standing,
+    pub placement_state: PlacementState,
 }
 
 /// The number of members of a PG.
@@ -78,7 +78,7 @@ const PG_SEED: u64 = 0x5047;
 /// Members that a PG ought to have, the one that ought to lead first. Servers that are out are left out.
 #[must_use]
 pub fn target_members(pg: PgId, servers: &[MetaServer], rules: GroupRules) -> Choice {
-    let counted = servers.iter().filter(|server| server.standing != Standing::Out);
+    let counted = servers.iter().filter(|server| server.placement_state != PlacementState::Out);
     let leaves: Vec<Leaf> = counted
         .map(|server| Leaf { id: server.server.0, domains: server.domains, weight: server.weight })
         .collect();
@@ -90,11 +90,11 @@ pub fn target_members(pg: PgId, servers: &[MetaServer], rules: GroupRules) -> Ch
 pub fn next_step(
     acting: ActingPg<'_>,
     target: &[ServerId],
-    standing: impl Fn(ServerId) -> Standing,
+    placement_state: impl Fn(ServerId) -> PlacementState,
     rules: GroupRules,
 ) -> Option<PgStep> {
     let ActingPg { members, qualified, learners } = acting;
-    let is_in = |server: ServerId| standing(server) == Standing::In;
+    let is_in = |server: ServerId| placement_state(server) == PlacementState::In;
     let is_surplus = |server: &ServerId| !target.contains(server);
     if let Some((&server, _)) = learners.iter().find(|(s, _)| is_surplus(s) || !is_in(**s)) {
         return Some(PgStep::DropLearner(server));
@@ -110,7 +110,7 @@ pub fn next_step(
     let surplus: Vec<ServerId> = members.iter().copied().filter(is_surplus).collect();
     let may_shrink = members.len() > rules.members.max(rules.min_members);
     // One that is out goes before one that is merely not wanted here, the primary last.
-    let going = surplus.iter().max_by_key(|s| (standing(**s), **s != members[0], **s));
+    let going = surplus.iter().max_by_key(|s| (placement_state(**s), **s != members[0], **s));
     if let Some(&going) = going
         && may_shrink
     {
@@ -136,7 +136,7 @@ pub fn balance_primaries(
 ) -> Vec<(PgId, ServerId)> {
     let shares: BTreeMap<ServerId, i128> = servers
         .iter()
-        .filter(|server| server.standing == Standing::In && server.weight > Weight(0))
+        .filter(|server| server.placement_state == PlacementState::In && server.weight > Weight(0))
         .map(|server| (server.server, i128::from(server.weight.0)))
         .collect();
     let whole: i128 = shares.values().sum();

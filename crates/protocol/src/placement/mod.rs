@@ -25,15 +25,15 @@ mod members;
 mod straw;
 mod volumes;
 
-pub use balance::{Balance, Planned, Shift, plan_balance};
+pub use balance::{Balance, CopyMove, Planned, plan_balance};
 pub use copies::{CopyRules, DiskInfo, LvCopy, Room};
 #[cfg(test)]
 pub(crate) use domains::CHOICES;
 pub use domains::{Choice, FailureDomains, Leaf, Level, MachineId, RackId, choose, spread, widest};
-pub use drain::{Leaving, leaving};
+pub use drain::{DrainOutcome, leaving};
 pub use keys::pg_of;
 pub use members::{
-    ActingPg, GroupRules, MetaServer, PgStep, Standing, balance_primaries, next_step,
+    ActingPg, GroupRules, MetaServer, PgStep, PlacementState, balance_primaries, next_step,
     target_members,
 };
 pub(crate) use straw::hash;

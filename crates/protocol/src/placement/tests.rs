@@ -16,7 +16,12 @@ fn at(region: u16, rack: u32, machine: u32) -> FailureDomains {
 }
 
 fn server(id: u32, domains: FailureDomains, weight: u32) -> MetaServer {
-    MetaServer { server: ServerId(id), domains, weight: Weight(weight), standing: Standing::In }
+    MetaServer {
+        server: ServerId(id),
+        domains,
+        weight: Weight(weight),
+        placement_state: PlacementState::In,
+    }
 }
 
 fn one_rack(weights: &[u32]) -> Vec<MetaServer> {
@@ -32,7 +37,7 @@ fn disk(id: u32, server: u32, domains: FailureDomains) -> DiskInfo {
         weight: Weight(100),
         pv_count: 400,
         pv_free: 400,
-        standing: Standing::In,
+        placement_state: PlacementState::In,
         up: true,
         room: Room::Some,
     }
@@ -127,7 +132,7 @@ fn removing_a_server_moves_only_its_own_slots() {
     let mut servers = one_rack(&[100, 150, 200, 100, 120]);
     let before = targets(&servers);
     let own = before.iter().filter(|members| members.contains(&ServerId(2))).count();
-    servers[2].standing = Standing::Out;
+    servers[2].placement_state = PlacementState::Out;
     let (slots, lost, _) = moved(&before, &targets(&servers));
     assert_eq!((slots, lost), (own, BTreeSet::from([ServerId(2)])));
 }
@@ -136,7 +141,7 @@ fn removing_a_server_moves_only_its_own_slots() {
 fn a_server_that_is_away_keeps_its_slots() {
     let mut servers = one_rack(&[100; 5]);
     let before = targets(&servers);
-    servers[1].standing = Standing::Away;
+    servers[1].placement_state = PlacementState::Away;
     assert_eq!(before, targets(&servers));
 }
 
@@ -201,7 +206,7 @@ fn a_cluster_of_three_hosts_goes_on_with_narrow_lvs_and_widens_them() {
     let full = place_lv(LvId(0), &disks, COPIES).unwrap();
     assert_eq!((full.level, full.narrow, full.disks.len()), (Level::Machine, false, 3));
     for disk in &mut disks[4..] {
-        disk.standing = Standing::Away;
+        disk.placement_state = PlacementState::Away;
     }
     let narrow = place_lv(LvId(1), &disks, COPIES).unwrap();
     assert_eq!((narrow.level, narrow.narrow, narrow.disks.len()), (Level::Machine, true, 2));
@@ -213,7 +218,7 @@ fn a_cluster_of_three_hosts_goes_on_with_narrow_lvs_and_widens_them() {
         .collect();
     let lvs = vec![(LvId(1), copies)];
     assert_eq!(plan_moves(&lvs, &disks, COPIES, 9), [], "the third host is still away");
-    disks.iter_mut().for_each(|disk| disk.standing = Standing::In);
+    disks.iter_mut().for_each(|disk| disk.placement_state = PlacementState::In);
     let moves = plan_moves(&lvs, &disks, COPIES, 9);
     assert!(matches!(moves[..], [LvMove::Add(LvId(1), DiskId(4 | 5))]), "{moves:?}");
 }
@@ -229,7 +234,7 @@ fn one_machine_with_three_disks_uses_all_of_them() {
 fn an_empty_pool_gives_no_lv() {
     let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, at(0, 0, id))).collect();
     disks[0].pv_free = 0;
-    disks[1].standing = Standing::Out;
+    disks[1].placement_state = PlacementState::Out;
     assert_eq!(place_lv(LvId(0), &disks, COPIES), None);
 }
 
@@ -274,7 +279,7 @@ fn settle_lvs(lvs: &mut [(LvId, Vec<LvCopy>)], disks: &mut [DiskInfo]) -> usize 
                     let replica = free.unwrap();
                     copies.push(LvCopy::whole(replica, to));
                     let disk = disks.iter_mut().find(|disk| disk.disk == to).unwrap();
-                    assert!(disk.standing == Standing::In && disk.pv_free > 0);
+                    assert!(disk.placement_state == PlacementState::In && disk.pv_free > 0);
                     disk.pv_free -= 1;
                 }
                 LvMove::Drop(_, replica) => {
@@ -291,7 +296,10 @@ fn draining_a_data_server_moves_its_replicas_and_no_others() {
     let mut disks: Vec<DiskInfo> = (0..12).map(|id| disk(id, id / 2, at(0, 0, id / 2))).collect();
     let mut lvs = placed_lvs(&disks, 300);
     let before = lvs.clone();
-    disks.iter_mut().filter(|d| d.server == ServerId(1)).for_each(|d| d.standing = Standing::Out);
+    disks
+        .iter_mut()
+        .filter(|d| d.server == ServerId(1))
+        .for_each(|d| d.placement_state = PlacementState::Out);
     let on_it = |copy: &&LvCopy| matches!(copy.disk.0, 2 | 3);
     let own: usize = before.iter().map(|(_, copies)| copies.iter().filter(on_it).count()).sum();
     let moves = settle_lvs(&mut lvs, &mut disks);
@@ -335,8 +343,11 @@ struct Acting {
 
 /// Steps every PG until none has a step left; checks each step. Returns the members that were added.
 fn settle_pgs(pgs: &mut [Acting], servers: &[MetaServer]) -> usize {
-    let standing = |id: ServerId| {
-        servers.iter().find(|s| s.server == id).map_or(Standing::Out, |server| server.standing)
+    let placement_state = |id: ServerId| {
+        servers
+            .iter()
+            .find(|s| s.server == id)
+            .map_or(PlacementState::Out, |server| server.placement_state)
     };
     let mut added = 0;
     for (id, pg) in pgs.iter_mut().enumerate() {
@@ -347,11 +358,11 @@ fn settle_pgs(pgs: &mut [Acting], servers: &[MetaServer]) -> usize {
             let qualified: BTreeSet<ServerId> = pg.members.iter().copied().collect();
             let acting =
                 ActingPg { members: &pg.members, qualified: &qualified, learners: &pg.learners };
-            let Some(step) = next_step(acting, &target, standing, RULES) else { break };
+            let Some(step) = next_step(acting, &target, placement_state, RULES) else { break };
             let before = pg.members.len();
             match step {
                 PgStep::AddLearner(server) => {
-                    assert_eq!(standing(server), Standing::In);
+                    assert_eq!(placement_state(server), PlacementState::In);
                     assert!(!pg.members.contains(&server) && pg.learners.is_empty());
                     pg.learners.insert(server, true);
                     added += 1;
@@ -386,7 +397,7 @@ fn acting_as_wanted(servers: &[MetaServer], pgs: u32) -> Vec<Acting> {
 fn draining_a_meta_server_empties_it_step_by_step() {
     let mut servers = one_rack(&[100; 5]);
     let mut pgs = acting_as_wanted(&servers, 256);
-    servers[0].standing = Standing::Out;
+    servers[0].placement_state = PlacementState::Out;
     let own = pgs.iter().filter(|pg| pg.members.contains(&ServerId(0))).count();
     assert_eq!(settle_pgs(&mut pgs, &servers), own);
     for pg in &pgs {
@@ -398,7 +409,7 @@ fn draining_a_meta_server_empties_it_step_by_step() {
 fn a_member_with_no_replacement_stays() {
     let mut servers = one_rack(&[100; 3]);
     let mut pgs = acting_as_wanted(&servers, 16);
-    servers[0].standing = Standing::Out;
+    servers[0].placement_state = PlacementState::Out;
     assert_eq!(settle_pgs(&mut pgs, &servers), 0);
     assert!(pgs.iter().all(|pg| pg.members.len() == 3));
 }
@@ -410,11 +421,11 @@ fn a_view_that_is_not_activated_holds_the_next_step_back() {
     let learners = BTreeMap::new();
     let acting = ActingPg { members: &members, qualified: &qualified, learners: &learners };
     let target = [ServerId(1), ServerId(2), ServerId(3)];
-    assert_eq!(next_step(acting, &target, |_| Standing::In, RULES), None);
+    assert_eq!(next_step(acting, &target, |_| PlacementState::In, RULES), None);
     let qualified: BTreeSet<ServerId> = members.into_iter().collect();
     let acting = ActingPg { qualified: &qualified, ..acting };
     // The surplus member leads: another takes over before it goes.
-    let step = next_step(acting, &target, |_| Standing::In, RULES);
+    let step = next_step(acting, &target, |_| PlacementState::In, RULES);
     assert_eq!(step, Some(PgStep::Lead(ServerId(1))));
 }
 
@@ -457,11 +468,11 @@ fn any_cluster() -> impl Strategy<Value = Vec<MetaServer>> {
     proptest::collection::vec(one, 1..16).prop_map(|drawn| {
         let with_id = drawn.into_iter().enumerate();
         with_id
-            .map(|(id, (region, rack, machine, weight, standing))| MetaServer {
-                standing: match standing {
-                    0 => Standing::Out,
-                    1 => Standing::Away,
-                    _ => Standing::In,
+            .map(|(id, (region, rack, machine, weight, placement_state))| MetaServer {
+                placement_state: match placement_state {
+                    0 => PlacementState::Out,
+                    1 => PlacementState::Away,
+                    _ => PlacementState::In,
                 },
                 ..server(id as u32, at(region, rack, machine), weight)
             })
@@ -476,7 +487,7 @@ proptest! {
     ) {
         let rules = GroupRules { members: wanted, min_members: 1 };
         let choice = target_members(PgId(pg), &servers, rules);
-        let can = |s: &&MetaServer| s.standing != Standing::Out && s.weight > Weight(0);
+        let can = |s: &&MetaServer| s.placement_state != PlacementState::Out && s.weight > Weight(0);
         let able: Vec<&MetaServer> = servers.iter().filter(can).collect();
         prop_assert_eq!(choice.picks.len(), wanted.min(able.len()));
         let domain = |s: &MetaServer, level: Level| {
@@ -527,7 +538,7 @@ proptest! {
 }
 
 fn domains_at(servers: &[MetaServer], level: Level) -> usize {
-    let counted = servers.iter().filter(|s| s.standing != Standing::Out);
+    let counted = servers.iter().filter(|s| s.placement_state != PlacementState::Out);
     let leaves: Vec<Leaf> =
         counted.map(|s| Leaf { id: s.server.0, domains: s.domains, weight: s.weight }).collect();
     domains::domain_count(&leaves, level, usize::MAX)

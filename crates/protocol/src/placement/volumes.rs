@@ -23,7 +23,7 @@ use larder_types::{DiskId, LvId};
 use super::apart::{Ratio, farther, kept, surplus};
 use super::copies::{CopyRules, DiskInfo, LvCopy, Room, leaf};
 use super::domains::{Domain, Leaf, Level, choose, domain_count, widest};
-use super::members::Standing;
+use super::members::PlacementState;
 use super::straw::{Weight, hash};
 
 /// Where a new LV goes.
@@ -49,12 +49,12 @@ pub enum LvMove {
 const LV_SEED: u64 = 0x4C56;
 
 fn candidates(disks: &[DiskInfo]) -> Vec<Leaf> {
-    disks.iter().filter(|disk| disk.standing == Standing::In).map(leaf).collect()
+    disks.iter().filter(|disk| disk.placement_state == PlacementState::In).map(leaf).collect()
 }
 
 /// The level at which the replicas of LVs are to be apart.
 pub(super) fn intended_level(disks: &[DiskInfo], rules: CopyRules) -> Level {
-    let lasting = disks.iter().filter(|disk| disk.standing != Standing::Out);
+    let lasting = disks.iter().filter(|disk| disk.placement_state != PlacementState::Out);
     let leaves: Vec<Leaf> = lasting
         .map(|disk| Leaf { id: disk.disk.0, domains: disk.domains, weight: disk.weight })
         .collect();
@@ -83,7 +83,7 @@ pub fn place_lv_of_shares(
     rules: CopyRules,
     written_on: &BTreeMap<DiskId, u64>,
 ) -> Option<LvPlacement> {
-    let candidates = || disks.iter().filter(|disk| disk.standing == Standing::In);
+    let candidates = || disks.iter().filter(|disk| disk.placement_state == PlacementState::In);
     let on = |disk: &DiskInfo| written_on.get(&disk.disk).copied().unwrap_or(0);
     let written = candidates().map(on).sum();
     let size = candidates().map(|disk| u64::from(disk.pv_count)).sum();
@@ -102,7 +102,7 @@ pub(super) fn seed(lv: LvId) -> u64 {
 }
 
 /// The facts by which the next change of an LV is decided.
-struct Ground<'a> {
+struct PlacementFacts<'a> {
     disks: BTreeMap<DiskId, &'a DiskInfo>,
     intended: Level,
     /// Disks for new replicas, each with the PVs that it has left.
@@ -112,7 +112,7 @@ struct Ground<'a> {
     uses: Uses<'a>,
 }
 
-impl Ground<'_> {
+impl PlacementFacts<'_> {
     /// A PV of a disk is taken.
     fn take(&mut self, disk: DiskId) {
         let Some((leaf, free)) = self.candidates.get_mut(&disk) else { return };
@@ -223,10 +223,10 @@ fn plan(
     shares: Option<Shares<'_>>,
 ) -> Vec<LvMove> {
     let intended = intended_level(disks, rules);
-    let candidates = disks.iter().filter(|disk| disk.standing == Standing::In);
+    let candidates = disks.iter().filter(|disk| disk.placement_state == PlacementState::In);
     let by_id: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
     let candidates = candidates.map(|disk| (disk.disk, (leaf(disk), disk.pv_free))).collect();
-    let mut ground = Ground {
+    let mut facts = PlacementFacts {
         disks: by_id.clone(),
         intended,
         open: open(&candidates, intended),
@@ -255,7 +255,7 @@ fn plan(
             continue;
         }
         // A place is sought only where it may be taken: that looks at all disks.
-        let next = next_move(*lv, copies, &ground, rules, begun < limit);
+        let next = next_move(*lv, copies, &facts, rules, begun < limit);
         let dropped = |replica: usize| copies.iter().find(|copy| copy.replica == replica);
         match next {
             Some(LvMove::Drop(_, replica)) if dropped(replica).is_some_and(|it| it.ordered) => {}
@@ -263,11 +263,11 @@ fn plan(
             Some(_) if begun >= limit => continue,
             Some(LvMove::Drop(_, replica)) => {
                 begun += 1;
-                dropped(replica).into_iter().for_each(|it| ground.uses.lessen(*lv, it.disk));
+                dropped(replica).into_iter().for_each(|it| facts.uses.lessen(*lv, it.disk));
             }
             Some(LvMove::Add(_, disk)) => {
                 begun += 1;
-                ground.take(disk);
+                facts.take(disk);
             }
             None => {}
         }
@@ -279,11 +279,11 @@ fn plan(
 fn next_move(
     lv: LvId,
     copies: &[LvCopy],
-    ground: &Ground<'_>,
+    facts: &PlacementFacts<'_>,
     rules: CopyRules,
     may_add: bool,
 ) -> Option<LvMove> {
-    let Ground { disks, candidates, uses, .. } = ground;
+    let PlacementFacts { disks, candidates, uses, .. } = facts;
     let used = |disk| uses.of(lv, disk);
     let lasts = |copy: &&LvCopy| lasts(copy, disks);
     let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
@@ -318,7 +318,7 @@ fn next_move(
     let gone = copies.iter().filter(|copy| !disks.contains_key(&copy.disk));
     if let Some(gone) = gone.min_by_key(|copy| copy.ordered) {
         let seeks = may_add && current < rules.copies;
-        let place = seeks.then(|| new_place(lv, copies, &free, ground, rules));
+        let place = seeks.then(|| new_place(lv, copies, &free, facts, rules));
         return place.flatten().or(Some(LvMove::Drop(lv, gone.replica)));
     }
     if current >= rules.copies {
@@ -340,7 +340,7 @@ fn next_move(
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }
-    may_add.then(|| new_place(lv, copies, &free, ground, rules)).flatten()
+    may_add.then(|| new_place(lv, copies, &free, facts, rules)).flatten()
 }
 
 /// A place for a copy that an LV lacks, if there is one and none is being filled.
@@ -348,10 +348,10 @@ fn new_place(
     lv: LvId,
     copies: &[LvCopy],
     free: &dyn Fn() -> Vec<Leaf>,
-    ground: &Ground<'_>,
+    facts: &PlacementFacts<'_>,
     rules: CopyRules,
 ) -> Option<LvMove> {
-    let Ground { disks, .. } = ground;
+    let PlacementFacts { disks, .. } = facts;
     let lasting: Vec<&LvCopy> = copies.iter().filter(|copy| lasts(copy, disks)).collect();
     let current = lasting.iter().filter(|copy| copy.current).count();
     // One that is filled as far as its disk has room stays until another has everything.
@@ -368,11 +368,11 @@ fn new_place(
         return None;
     }
     let taken: Vec<Leaf> = coming.iter().map(|copy| leaf(disks[&copy.disk])).collect();
-    let is_new = |open: &Domain| taken.iter().all(|leaf| leaf.domain(ground.intended) != *open);
-    if !ground.open.iter().any(is_new) {
+    let is_new = |open: &Domain| taken.iter().all(|leaf| leaf.domain(facts.intended) != *open);
+    if !facts.open.iter().any(is_new) {
         return None;
     }
-    let pick = choose(seed(lv), &free(), 1, ground.intended, &taken);
+    let pick = choose(seed(lv), &free(), 1, facts.intended, &taken);
     pick.first().map(|disk| LvMove::Add(lv, DiskId(*disk)))
 }
 
@@ -384,7 +384,8 @@ fn good(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> usize {
 
 /// True if a copy counts for good.
 fn lasts(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
-    let is_there = disks.get(&copy.disk).is_some_and(|disk| disk.standing != Standing::Out);
+    let is_there =
+        disks.get(&copy.disk).is_some_and(|disk| disk.placement_state != PlacementState::Out);
     is_there && !copy.emptied && !is_stuck(copy, disks)
 }
 

@@ -47,12 +47,12 @@ pub struct Entry {
     /// The op that put it; once it is purged, the op that purged it.
     pub origin: Origin,
     /// Its kind and content.
-    pub what: What,
+    pub what: EntryKind,
 }
 
 /// The kind of a version, and its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum EntryKind {
     /// Content.
     Object(Box<Object>),
     /// A delete marker.
@@ -156,7 +156,7 @@ impl Entry {
     /// The beginning that it may be of a version with so many bytes.
     #[must_use]
     pub fn base(&self, bytes: u64) -> Option<Base> {
-        let What::Object(object) = &self.what else { return None };
+        let EntryKind::Object(object) = &self.what else { return None };
         let (at, size) = (self.at, object.metax.size);
         (size > 0 && size < bytes).then_some(Base { at, size })
     }
@@ -164,13 +164,13 @@ impl Entry {
     /// True if the version is gone.
     #[must_use]
     pub fn is_purged(&self) -> bool {
-        matches!(self.what, What::Purged)
+        matches!(self.what, EntryKind::Purged)
     }
 
     /// Bytes of its content.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        if let What::Object(object) = &self.what { object.bytes() } else { 0 }
+        if let EntryKind::Object(object) = &self.what { object.bytes() } else { 0 }
     }
 
     /// Its hash: the same for equal entries, in every region and release.
@@ -182,7 +182,7 @@ impl Entry {
     /// The greatest clock in it.
     #[must_use]
     pub fn clock(&self) -> HybridClock {
-        let What::Object(object) = &self.what else { return self.at.clock };
+        let EntryKind::Object(object) = &self.what else { return self.at.clock };
         let last = object.pieces.keys().next_back().map_or(self.at.clock, |last| last.clock);
         last.max(self.at.clock).max(object.amended.clock())
     }
@@ -204,11 +204,11 @@ impl Entry {
             Slot::Null => true,
         };
         let is_put_here = match &self.what {
-            What::Object(object) => {
+            EntryKind::Object(object) => {
                 let told = object.pieces.keys().all(|at| at.is_told() && *at > self.at);
                 told && object.metax.stamp() == self.at
             }
-            What::Marker | What::Purged => true,
+            EntryKind::Marker | EntryKind::Purged => true,
         };
         is_named && is_put_here && self.at.is_told() && self.origin.region == self.at.region
     }
@@ -217,5 +217,5 @@ impl Entry {
 /// The current version of a key, of all its entries: the newest that is not purged, unless it is a delete marker.
 pub fn current<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<&'a Entry> {
     let newest = entries.filter(|entry| !entry.is_purged()).max_by_key(|entry| entry.at);
-    newest.filter(|entry| entry.what != What::Marker)
+    newest.filter(|entry| entry.what != EntryKind::Marker)
 }

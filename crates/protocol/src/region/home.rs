@@ -40,7 +40,7 @@ const CLAIMS_AGAIN_MAX: u8 = 2;
 
 /// A request about the home of a bucket, of the region that is to be it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum HomeAsk {
+pub enum HomeRequest {
     /// Asks for the record of the answering region.
     Look,
     /// The same, once the asking region has most of its changes: a claim follows.
@@ -51,7 +51,7 @@ pub enum HomeAsk {
     Claim(HomeTerm, HomeScope),
 }
 
-/// The answer to a [`HomeAsk`].
+/// The answer to a [`HomeRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HomeAnswer {
     /// The record of the answering region. It has not done what was asked.
@@ -73,7 +73,7 @@ pub enum HomeAnswer {
 
 /// The reason why a region does not become the home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NotTaken {
+pub enum HomeRefused {
     /// This region does not answer.
     NoAnswer(RegionId),
     /// This region has no such bucket now.
@@ -101,7 +101,7 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Ask a region.
-    Ask(RegionId, HomeAsk),
+    Ask(RegionId, HomeRequest),
     /// Set the record here, if it is the expected one still, and no other region has joined since the beginning. That one
     /// may have asked for the record here before that told of a claim.
     Set {
@@ -113,17 +113,17 @@ pub enum Effect {
     /// Some regions say that changes are on their way: wait a moment.
     Wait,
     /// The home is here, or it is not to be. This is the end.
-    End(Result<(), NotTaken>),
+    End(Result<(), HomeRefused>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Then {
+enum HomeStep {
     /// Ask the region that gave it.
     LevelWith(RegionId),
     /// Ask all others to accept the claim.
     Claim,
     /// It is over.
-    End(Result<(), NotTaken>),
+    End(Result<(), HomeRefused>),
 }
 
 /// The regions whose changes the one that becomes the home must have.
@@ -137,7 +137,7 @@ enum Levels {
 enum Phase {
     Looking,
     Giving(RegionId),
-    Setting(Home, Then),
+    Setting(Home, HomeStep),
     Levelling(Levels),
     Over,
 }
@@ -178,12 +178,12 @@ pub enum Reply {
 
 /// The reply of a region with this record.
 #[must_use]
-pub fn reply(home: Option<&Home>, (from, ask): (RegionId, HomeAsk)) -> Reply {
+pub fn reply(home: Option<&Home>, (from, ask): (RegionId, HomeRequest)) -> Reply {
     let no = Reply::Say(HomeAnswer::Knows(home.copied()));
     match (ask, home) {
-        (HomeAsk::Look, _) => no,
-        (HomeAsk::Prepare, _) => Reply::Prepare,
-        (HomeAsk::Give(above, scope), Some(home)) => match home.state {
+        (HomeRequest::Look, _) => no,
+        (HomeRequest::Prepare, _) => Reply::Prepare,
+        (HomeRequest::Give(above, scope), Some(home)) => match home.state {
             HomeState::Given if home.term.of == from => Reply::Yours(*home),
             HomeState::Here => {
                 let count = home.term.count.max(above) + 1;
@@ -192,13 +192,13 @@ pub fn reply(home: Option<&Home>, (from, ask): (RegionId, HomeAsk)) -> Reply {
             }
             _ => no,
         },
-        (HomeAsk::Give(..), None) => no,
-        (HomeAsk::Claim(term, _), _) if term.of != from => no,
-        (HomeAsk::Claim(term, _), Some(home)) if home.term == term => match home.state {
+        (HomeRequest::Give(..), None) => no,
+        (HomeRequest::Claim(term, _), _) if term.of != from => no,
+        (HomeRequest::Claim(term, _), Some(home)) if home.term == term => match home.state {
             HomeState::Elsewhere | HomeState::Given => Reply::Yours(*home),
             _ => no,
         },
-        (HomeAsk::Claim(term, scope), home) => {
+        (HomeRequest::Claim(term, scope), home) => {
             let is_before = |home: &Home| home.term < term && home.state != HomeState::Here;
             if home.is_none_or(is_before) {
                 Reply::Accept(Home { term, scope, state: HomeState::Elsewhere })
@@ -265,7 +265,7 @@ impl Taking {
             HomeState::Here => {
                 let term = HomeTerm { count: home.term.count + 1, of: self.own };
                 let next = Home { term, scope: self.scope, state: HomeState::Here };
-                self.set(next, Then::End(Ok(())), out);
+                self.set(next, HomeStep::End(Ok(())), out);
             }
             HomeState::Coming(from) if is_live(from) => {
                 self.level(Levels::WithGiver, [from].into(), out);
@@ -293,7 +293,7 @@ impl Taking {
             (Event::Set(is_set), Phase::Setting(next, then)) => {
                 let (next, then) = (*next, *then);
                 match is_set {
-                    false => self.end(Err(NotTaken::Changed), out),
+                    false => self.end(Err(HomeRefused::Changed), out),
                     true => self.has_set(next, then, out),
                 }
             }
@@ -323,7 +323,7 @@ impl Taking {
 
     fn prepare_missing(&mut self, out: &mut Vec<Effect>) {
         self.answered.clear();
-        out.extend(self.missing.iter().map(|region| Effect::Ask(*region, HomeAsk::Prepare)));
+        out.extend(self.missing.iter().map(|region| Effect::Ask(*region, HomeRequest::Prepare)));
         self.claim_if_free(out);
     }
 
@@ -372,36 +372,36 @@ impl Taking {
     fn claim(&mut self, (above, is_free): (u64, bool), out: &mut Vec<Effect>) {
         let term = HomeTerm { count: above + 1, of: self.own };
         let next = Home { term, scope: self.scope, state: HomeState::Claimed(is_free) };
-        self.set(next, Then::Claim, out);
+        self.set(next, HomeStep::Claim, out);
     }
 
     fn ask_for(&mut self, region: RegionId, out: &mut Vec<Effect>) {
         self.phase = Phase::Giving(region);
-        out.push(Effect::Ask(region, HomeAsk::Give(self.count(), self.scope)));
+        out.push(Effect::Ask(region, HomeRequest::Give(self.count(), self.scope)));
     }
 
     fn was_given(&mut self, from: RegionId, answer: Option<HomeAnswer>, out: &mut Vec<Effect>) {
         match answer {
             Some(HomeAnswer::Yours { home, .. }) if home.term.of == self.own => {
                 let next = Home { state: HomeState::Coming(from), ..home };
-                self.set(next, Then::LevelWith(from), out);
+                self.set(next, HomeStep::LevelWith(from), out);
             }
             Some(HomeAnswer::Behind) => out.push(Effect::Wait),
             answer => self.end(Err(reason(from, answer)), out),
         }
     }
 
-    fn set(&mut self, next: Home, then: Then, out: &mut Vec<Effect>) {
+    fn set(&mut self, next: Home, then: HomeStep, out: &mut Vec<Effect>) {
         self.phase = Phase::Setting(next, then);
         out.push(Effect::Set { expected: self.home, next });
     }
 
-    fn has_set(&mut self, next: Home, then: Then, out: &mut Vec<Effect>) {
+    fn has_set(&mut self, next: Home, then: HomeStep, out: &mut Vec<Effect>) {
         self.home = Some(next);
         match then {
-            Then::LevelWith(region) => self.level(Levels::WithGiver, [region].into(), out),
-            Then::Claim => self.level(Levels::WithAll, self.others.clone(), out),
-            Then::End(ended) => self.end(ended, out),
+            HomeStep::LevelWith(region) => self.level(Levels::WithGiver, [region].into(), out),
+            HomeStep::Claim => self.level(Levels::WithAll, self.others.clone(), out),
+            HomeStep::End(ended) => self.end(ended, out),
         }
     }
 
@@ -415,11 +415,11 @@ impl Taking {
         self.answered.clear();
         if self.missing.is_empty() {
             let next = Home { state: HomeState::Here, ..home };
-            return self.set(next, Then::End(Ok(())), out);
+            return self.set(next, HomeStep::End(Ok(())), out);
         }
         let ask = match self.phase {
-            Phase::Levelling(Levels::WithGiver) => HomeAsk::Give(home.term.count, home.scope),
-            _ => HomeAsk::Claim(home.term, home.scope),
+            Phase::Levelling(Levels::WithGiver) => HomeRequest::Give(home.term.count, home.scope),
+            _ => HomeRequest::Claim(home.term, home.scope),
         };
         out.extend(self.missing.iter().map(|region| Effect::Ask(*region, ask)));
     }
@@ -460,25 +460,25 @@ impl Taking {
         }
         let why = Err(reason(from, answer));
         if home.state == HomeState::Claimed(true) {
-            self.set(ended(self.own, &home), Then::End(why), out);
+            self.set(ended(self.own, &home), HomeStep::End(why), out);
         } else {
             self.end(why, out);
         }
     }
 
-    fn end(&mut self, ended: Result<(), NotTaken>, out: &mut Vec<Effect>) {
+    fn end(&mut self, ended: Result<(), HomeRefused>, out: &mut Vec<Effect>) {
         self.phase = Phase::Over;
         out.push(Effect::End(ended));
     }
 }
 
-fn reason(from: RegionId, answer: Option<HomeAnswer>) -> NotTaken {
+fn reason(from: RegionId, answer: Option<HomeAnswer>) -> HomeRefused {
     match answer {
-        None => NotTaken::NoAnswer(from),
-        Some(HomeAnswer::Absent) => NotTaken::Absent(from),
-        Some(HomeAnswer::OtherRegions) => NotTaken::OtherRegions(from),
+        None => HomeRefused::NoAnswer(from),
+        Some(HomeAnswer::Absent) => HomeRefused::Absent(from),
+        Some(HomeAnswer::OtherRegions) => HomeRefused::OtherRegions(from),
         Some(HomeAnswer::Knows(_) | HomeAnswer::Behind | HomeAnswer::Yours { .. }) => {
-            NotTaken::Refused(from)
+            HomeRefused::Refused(from)
         }
     }
 }

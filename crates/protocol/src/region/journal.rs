@@ -24,14 +24,14 @@ pub struct Token {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Void {
     /// The fault of the token.
-    pub why: Why,
+    pub why: VoidReason,
     /// A token that holds now.
     pub resume: Token,
 }
 
 /// A fault of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Why {
+pub enum VoidReason {
     /// The journal no longer keeps all outcomes behind it.
     Overrun,
     /// It is ahead of the journal, which has lost outcomes that it told.

@@ -10,7 +10,7 @@ use larder_types::{
     Tombstone, rows,
 };
 
-use super::entry::{Entry, Id, Name, Object, Slot, What};
+use super::entry::{Entry, EntryKind, Id, Name, Object, Slot};
 use crate::index::{Index, IndexError};
 
 /// A key's null version and tombstone, as its rows have them.
@@ -80,14 +80,14 @@ pub fn of_version(own: RegionId, pg: PgId, version: &ObjectEntry) -> Entry {
     };
     let object = Object { metax, parts, pieces: Default::default(), amended: version.amended };
     let origin = origin_of(version.origin, at, pg, version.row.op);
-    Entry { at, origin, what: What::Object(Box::new(object)) }
+    Entry { at, origin, what: EntryKind::Object(Box::new(object)) }
 }
 
 /// A tombstone, as the entry that other regions get.
 #[must_use]
 pub fn of_tombstone(own: RegionId, pg: PgId, tombstone: &Tombstone) -> Entry {
     let at = tombstone.at.told_by(own);
-    Entry { at, origin: origin_of(tombstone.origin, at, pg, tombstone.op), what: What::Purged }
+    Entry { at, origin: origin_of(tombstone.origin, at, pg, tombstone.op), what: EntryKind::Purged }
 }
 
 fn origin_of(told: Option<Origin>, at: Stamp, pg: PgId, op: OpId) -> Origin {

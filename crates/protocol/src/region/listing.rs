@@ -60,7 +60,7 @@ impl Selection {
 
 /// Asks a region for keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeysAsk {
+pub struct KeysRequest {
     /// The keys of the list.
     pub selection: Selection,
     /// The first place of interest: bytes as of a key, at most [`KEY_BYTES_MAX`] and one.
@@ -69,7 +69,7 @@ pub struct KeysAsk {
     pub keys_max: u32,
 }
 
-impl KeysAsk {
+impl KeysRequest {
     /// True if a region may ask it.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -107,7 +107,7 @@ pub struct KeysAnswer {
 impl KeysAnswer {
     /// True if it answers this.
     #[must_use]
-    pub fn answers(&self, ask: &KeysAsk) -> bool {
+    pub fn answers(&self, ask: &KeysRequest) -> bool {
         let mut next = Place::At(ask.from.clone());
         for told in &self.keys {
             let is_selected = told.key.as_str().starts_with(&ask.selection.prefix);
@@ -156,7 +156,7 @@ fn behind_group(group: &str) -> Place {
 
 /// The next step of a walk over rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Onward {
+pub enum ScanStep {
     /// Goes on to the next row.
     Next,
     /// Goes on to the first key from this place on.
@@ -168,7 +168,7 @@ pub enum Onward {
 /// An answer that is made from a region's rows: first all versions are walked over, then all tombstones, both from the
 /// place that is asked for.
 pub struct Answering<'a> {
-    ask: &'a KeysAsk,
+    ask: &'a KeysRequest,
     own: RegionId,
     /// Keys with their stamps, and with what lists show of those that are there.
     keys: BTreeMap<ObjectKey, (Stamp, Option<Box<Metax>>)>,
@@ -181,24 +181,24 @@ pub struct Answering<'a> {
 impl<'a> Answering<'a> {
     /// An empty answer of the region with this number.
     #[must_use]
-    pub fn new(ask: &'a KeysAsk, own: RegionId) -> Self {
+    pub fn new(ask: &'a KeysRequest, own: RegionId) -> Self {
         let (keys, leave_out) = (BTreeMap::new(), BTreeMap::new());
         Self { ask, own, keys, leave_out, tombstones: 0, rest: None }
     }
 
     /// Takes the next version.
-    pub fn version(&mut self, key: ObjectKey, version: ObjectEntry) -> Onward {
+    pub fn version(&mut self, key: ObjectKey, version: ObjectEntry) -> ScanStep {
         if self.keys.len() == self.ask.keys_max as usize {
             self.rest = Some(key.as_bytes().to_vec());
-            return Onward::Stop;
+            return ScanStep::Stop;
         }
         let onward = match self.ask.selection.group_of(&key).map(behind_group) {
-            None => Onward::Next,
+            None => ScanStep::Next,
             Some(Place::At(place)) => {
                 self.leave_out.insert(key.clone(), place.clone());
-                Onward::Past(place)
+                ScanStep::Past(place)
             }
-            Some(Place::End) => Onward::Stop,
+            Some(Place::End) => ScanStep::Stop,
         };
         let at = version.put_at.told_by(self.own);
         let metax = Metax { region: at.region, ..without_unlisted(version.row.metax) };
@@ -207,21 +207,21 @@ impl<'a> Answering<'a> {
     }
 
     /// Takes the next tombstone.
-    pub fn tombstone(&mut self, key: ObjectKey, tombstone: &Tombstone) -> Onward {
+    pub fn tombstone(&mut self, key: ObjectKey, tombstone: &Tombstone) -> ScanStep {
         if self.rest.as_ref().is_some_and(|rest| key.as_bytes() >= &rest[..]) {
-            return Onward::Stop;
+            return ScanStep::Stop;
         }
         let before = self.leave_out.range(..&key).next_back();
         if let Some((_, place)) = before
             && key.as_bytes() < &place[..]
         {
-            return Onward::Past(place.clone());
+            return ScanStep::Past(place.clone());
         }
         if self.tombstones == REGION_LISTED_KEYS_MAX {
             let rest = key.as_bytes().to_vec();
             self.keys.retain(|key, _| key.as_bytes() < &rest[..]);
             self.rest = Some(rest);
-            return Onward::Stop;
+            return ScanStep::Stop;
         }
         self.tombstones += 1;
         let at = tombstone.at.told_by(self.own);
@@ -229,7 +229,7 @@ impl<'a> Answering<'a> {
         if self.keys.get(&key).is_none_or(|(put_at, _)| *put_at < at) {
             self.keys.insert(key, (at, None));
         }
-        Onward::Next
+        ScanStep::Next
     }
 
     /// The answer.
@@ -282,7 +282,7 @@ pub struct ListedPage {
 impl ListedPage {
     /// True if it answers this.
     #[must_use]
-    pub fn answers(&self, ask: &PageAsk) -> bool {
+    pub fn answers(&self, ask: &PageRequest) -> bool {
         let names: Vec<&str> = self.items.iter().map(Item::name).collect();
         names.len() <= ask.items_max as usize
             && names.is_sorted_by(|a, b| a < b)
@@ -293,7 +293,7 @@ impl ListedPage {
 
 /// A page that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageAsk {
+pub struct PageRequest {
     /// The keys of the list.
     pub selection: Selection,
     /// Only keys greater than this, and no group equal to it.
@@ -302,7 +302,7 @@ pub struct PageAsk {
     pub items_max: u32,
 }
 
-impl PageAsk {
+impl PageRequest {
     /// True if a proxy may ask it.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -310,7 +310,7 @@ impl PageAsk {
     }
 
     /// The first question to each region.
-    fn first(&self, keys_max: u32) -> KeysAsk {
+    fn first(&self, keys_max: u32) -> KeysRequest {
         let selection = self.selection.clone();
         let prefix = selection.prefix.as_bytes().to_vec();
         let from = match &self.after {
@@ -325,7 +325,7 @@ impl PageAsk {
                 prefix.max(behind(after))
             }
         };
-        KeysAsk { selection, from, keys_max }
+        KeysRequest { selection, from, keys_max }
     }
 }
 
@@ -340,7 +340,7 @@ struct LeftOut {
 }
 
 /// The keys that one region has told and that are not listed yet.
-struct Told {
+struct PendingKeys {
     region: RegionId,
     keys: VecDeque<RegionKey>,
     /// The place behind these, if there is more.
@@ -351,9 +351,9 @@ struct Told {
     left_out_before: bool,
 }
 
-impl Told {
+impl PendingKeys {
     /// Passes keys before a place. Returns the question to ask, if the region has not told of its next key yet.
-    fn pass(&mut self, selection: &Selection, at: &[u8], keys_max: u32) -> Option<KeysAsk> {
+    fn pass(&mut self, selection: &Selection, at: &[u8], keys_max: u32) -> Option<KeysRequest> {
         while let Some(told) = self.keys.pop_front_if(|told| told.key.as_bytes() < at) {
             self.left_out = match (selection.group_of(&told.key), selection.behind(&told.key)) {
                 (Some(group), Place::At(to)) if told.leaves_out => {
@@ -367,10 +367,10 @@ impl Told {
             // From the second time on nothing is left out: rounds double over groups, too.
             let prefix = if self.left_out_before { &selection.prefix } else { group };
             let selection = Selection { prefix: prefix.clone(), delimiter: None };
-            return Some(KeysAsk { selection, from: at.max(from).to_vec(), keys_max });
+            return Some(KeysRequest { selection, from: at.max(from).to_vec(), keys_max });
         }
         let rest = self.rest.as_ref().filter(|_| self.keys.is_empty())?;
-        Some(KeysAsk { selection: selection.clone(), from: at.max(rest).to_vec(), keys_max })
+        Some(KeysRequest { selection: selection.clone(), from: at.max(rest).to_vec(), keys_max })
     }
 
     /// Takes more of a group, which lies before all that it has told.
@@ -392,9 +392,9 @@ impl Told {
 
 /// Merges a page of what all regions have.
 pub struct Merging {
-    ask: PageAsk,
+    ask: PageRequest,
     at: Place,
-    told: Vec<Told>,
+    told: Vec<PendingKeys>,
     page: ListedPage,
     /// Rounds of questions so far.
     rounds: u32,
@@ -404,12 +404,12 @@ impl Merging {
     /// A page of these regions' keys.
     ///
     /// # Panics
-    /// If the request is none that [is sound](PageAsk::is_sound).
+    /// If the request is none that [is sound](PageRequest::is_sound).
     #[must_use]
-    pub fn new(ask: PageAsk, regions: impl Iterator<Item = RegionId>) -> Self {
+    pub fn new(ask: PageRequest, regions: impl Iterator<Item = RegionId>) -> Self {
         assert!(ask.is_sound(), "a page is asked for that may be");
         let from = ask.first(1).from;
-        let unasked = |region| Told {
+        let unasked = |region| PendingKeys {
             region,
             keys: VecDeque::new(),
             rest: Some(from.clone()),
@@ -423,10 +423,11 @@ impl Merging {
 
     /// Lists what is known. Returns the next questions to regions; the page is complete if there is none.
     #[must_use]
-    pub fn step(&mut self) -> Vec<(RegionId, KeysAsk)> {
+    pub fn step(&mut self) -> Vec<(RegionId, KeysRequest)> {
         while let Place::At(at) = &self.at {
             let (selection, keys_max) = (&self.ask.selection, self.keys_max());
-            let ask = |told: &mut Told| Some((told.region, told.pass(selection, at, keys_max)?));
+            let ask =
+                |told: &mut PendingKeys| Some((told.region, told.pass(selection, at, keys_max)?));
             let asks: Vec<_> = self.told.iter_mut().filter_map(ask).collect();
             if !asks.is_empty() {
                 self.rounds += 1;
@@ -476,7 +477,7 @@ impl Merging {
     ///
     /// # Panics
     /// If the answer does not [answer](KeysAnswer::answers) it, or there is no such region.
-    pub fn take(&mut self, region: RegionId, ask: &KeysAsk, answer: KeysAnswer) {
+    pub fn take(&mut self, region: RegionId, ask: &KeysRequest, answer: KeysAnswer) {
         assert!(answer.answers(ask), "the link refuses another answer");
         let told = self.told.iter_mut().find(|told| told.region == region);
         let told = told.expect("only regions of the list are asked");

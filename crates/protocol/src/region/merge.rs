@@ -21,7 +21,7 @@ use std::cmp::Ordering;
 
 use larder_types::{Amendments, Metax, Stamp};
 
-use super::entry::{Entry, Id, Object, Slot, What};
+use super::entry::{Entry, EntryKind, Id, Object, Slot};
 use crate::planted::Planted;
 
 /// Two regions differ in a part that never changes. Nothing is taken.
@@ -68,11 +68,11 @@ fn join_same(here: &Entry, told: &Entry) -> Result<Entry, Contradiction> {
         return Err(differ("ops that made it"));
     }
     let what = match (&here.what, &told.what) {
-        (What::Object(here), What::Object(told)) => {
-            What::Object(Box::new(join_objects(here, told).map_err(differ)?))
+        (EntryKind::Object(here), EntryKind::Object(told)) => {
+            EntryKind::Object(Box::new(join_objects(here, told).map_err(differ)?))
         }
-        (What::Marker, What::Marker) => What::Marker,
-        (What::Purged, What::Purged) => What::Purged,
+        (EntryKind::Marker, EntryKind::Marker) => EntryKind::Marker,
+        (EntryKind::Purged, EntryKind::Purged) => EntryKind::Purged,
         _ => return Err(differ("kinds")),
     };
     Ok(Entry { what, ..here.clone() })
@@ -121,7 +121,7 @@ fn last_set<T>(here: Option<(T, Stamp)>, told: Option<(T, Stamp)>) -> Option<(T,
 
 /// The part of another region's entry that is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holding {
+pub enum LocalPart {
     /// Nothing: it has to be fetched with its bytes.
     Nothing,
     /// Its bytes, if it needs any: it has to be fetched without them, and joined.
@@ -132,12 +132,12 @@ pub enum Holding {
 
 /// Finds the part of an entry that is here. `was_here`: a token has passed its origin, so that it was here.
 #[must_use]
-pub fn holding(here: Option<&Entry>, told: &Id, was_here: bool) -> Holding {
+pub fn holding(here: Option<&Entry>, told: &Id, was_here: bool) -> LocalPart {
     let Some(here) = here else {
-        return if was_here { Holding::All } else { Holding::Nothing };
+        return if was_here { LocalPart::All } else { LocalPart::Nothing };
     };
     if here.print() == told.print {
-        return Holding::All;
+        return LocalPart::All;
     }
     let is_beaten = match told.name.slot {
         Slot::Null => here.at > told.at,
@@ -145,9 +145,9 @@ pub fn holding(here: Option<&Entry>, told: &Id, was_here: bool) -> Holding {
     };
     let has_bytes = here.at == told.at || told.bytes == 0;
     match (is_beaten, has_bytes) {
-        (true, _) => Holding::All,
-        (false, true) => Holding::Bytes,
-        (false, false) => Holding::Nothing,
+        (true, _) => LocalPart::All,
+        (false, true) => LocalPart::Bytes,
+        (false, false) => LocalPart::Nothing,
     }
 }
 

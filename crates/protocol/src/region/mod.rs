@@ -19,7 +19,7 @@
 //! | [`deletion`] | deletes a bucket in all regions |
 //! | [`home`] | makes one region the home of a bucket |
 //!
-//! Calls that apply other regions' changes to a PG stand with its other calls: [`Told`].
+//! Calls that apply other regions' changes to a PG stand with its other calls: [`RemoteChange`].
 //!
 //! # Invariants
 //!
@@ -40,10 +40,10 @@ pub mod listing;
 pub mod merge;
 pub mod pull;
 
-pub use crate::message::told::{self, Told, ToldAppend, ToldVersion};
+pub use crate::message::remote_change::{self, RemoteAppend, RemoteChange, RemotePutCall};
 pub use compare::{Listed, Range, Sum, Summed};
-pub use entry::{Base, Entry, Id, Name, Need, Object, Piece, Slot, What};
+pub use entry::{Base, Entry, EntryKind, Id, Name, Need, Object, Piece, Slot};
 pub use journal::{Token, Void};
 pub use key_rows::KeyRows;
-pub use merge::{Contradiction, Holding, join};
+pub use merge::{Contradiction, LocalPart, join};
 pub use pull::Pull;

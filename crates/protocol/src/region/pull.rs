@@ -58,14 +58,14 @@ pub use self::lookups::Lookups;
 use self::queue::Queue;
 use self::requests::Request;
 pub use self::stream::Skipped;
-use self::stream::{Course, Stream};
+use self::stream::{JournalState, Stream};
 use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name, Need};
 use super::journal::{Batch, Token, Void};
 use super::merge::Contradiction;
 use crate::limits::REGION_STUCK_MAX;
-use crate::now::Now;
+use crate::now::EventTime;
 use crate::planted::Planted;
 
 /// A journal: a PG of another region, as that region numbers it.
@@ -88,7 +88,7 @@ pub enum Lookup {
 }
 
 /// The durable entries of this region. A step asks only for those that [`Pull::lookups`] named before it.
-pub trait Holdings {
+pub trait LocalEntries {
     /// An entry.
     fn entry(&self, name: &Name) -> Lookup;
 
@@ -350,7 +350,7 @@ impl Pull {
     /// # Panics
     /// If this region has a budget.
     #[must_use]
-    pub fn new(now: Now, config: Config, tokens: BTreeMap<Source, Token>) -> Self {
+    pub fn new(now: EventTime, config: Config, tokens: BTreeMap<Source, Token>) -> Self {
         let now_ms = now.steady_ms;
         let peer = |(region, rate): (RegionId, u64)| {
             assert_ne!(region, config.own, "a region does not pull from itself");
@@ -375,7 +375,13 @@ impl Pull {
     }
 
     /// Takes an event.
-    pub fn step(&mut self, now: Now, event: Event, here: &dyn Holdings, out: &mut Vec<Effect>) {
+    pub fn step(
+        &mut self,
+        now: EventTime,
+        event: Event,
+        here: &dyn LocalEntries,
+        out: &mut Vec<Effect>,
+    ) {
         self.wall_ms = now.wall_ms;
         let now_ms = now.steady_ms;
         match event {

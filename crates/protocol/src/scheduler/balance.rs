@@ -42,8 +42,8 @@ use crate::limits::{
     CHOICES_MAX, HOLDERS_HEARD_MAX, STALE_AFTER_FINISHES, STALE_US_MAX, STALE_US_MIN,
 };
 
+mod holder_state;
 mod score;
-mod seen;
 
 /// The rule by which a holder is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
@@ -121,7 +121,7 @@ impl Known {
     /// Returns true if it has a report that has not expired.
     fn is_heard(&self, now_us: u64) -> bool {
         self.report.is_some_and(|report| {
-            let stale_us = seen::finish_us(&report).saturating_mul(STALE_AFTER_FINISHES);
+            let stale_us = holder_state::finish_us(&report).saturating_mul(STALE_AFTER_FINISHES);
             let age_us = now_us.saturating_sub(self.heard_us);
             age_us < stale_us.clamp(STALE_US_MIN, STALE_US_MAX)
         })
@@ -257,7 +257,7 @@ impl Balance {
     pub fn heard(&mut self, now_us: u64, disk: DiskId, report: Report) {
         self.make_room(disk);
         let known = self.known.entry(disk).or_default();
-        let requests = seen::requests(&report);
+        let requests = holder_state::requests(&report);
         known.queue_average = match known.report {
             None => 16 * requests,
             Some(_) => moved(known.queue_average.max(1), 16 * requests),

@@ -21,7 +21,7 @@
 //!    room for its urgency, once the driver has called [`next`](DiskReads::next) until it returns `None`.
 //! 2. Of waiting reads the most urgent begins first, of one urgency the oldest. Once [`READS_PASSED_OVER_MAX`] of greater
 //!    urgency have begun while some of a lesser one waited for room, the oldest of these begins: no urgency starves.
-//! 3. Each read that arrived ends once: it is served, cancelled, late or turned away; [`Begun`] is handed back by value.
+//! 3. Each read that arrived ends once: it is served, cancelled, late or turned away; [`ActiveRead`] is handed back by value.
 //!    Only a served read has touched the device, and only one that succeeded moves an average.
 //! 4. The reads that wait are bounded for each urgency by itself; one more is turned away. A read whose asker waits no
 //!    longer leaves when the driver [sheds](DiskReads::shed) it, so a disk that hangs has no long queue.
@@ -63,14 +63,14 @@ impl Urgency {
 /// A read that is at the device. [`DiskReads::served`] takes it back.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "when it ends, others have room"]
-pub struct Begun {
+pub struct ActiveRead {
     number: u64,
     urgency: Urgency,
     bytes: u64,
     since_us: u64,
 }
 
-impl Begun {
+impl ActiveRead {
     /// The driver's time at which it went to the device, in microseconds.
     #[must_use]
     pub fn since_us(&self) -> u64 {
@@ -82,7 +82,7 @@ impl Begun {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
     /// It is at the device now.
-    Begins(Begun, T),
+    Begins(ActiveRead, T),
     /// It waits.
     Waits,
     /// Too many wait.
@@ -91,9 +91,9 @@ pub enum Arrival<T> {
 
 /// The result of a read's wait.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Turn<T> {
+pub enum DiskTurn<T> {
     /// It is at the device now.
-    Begins(Begun, T),
+    Begins(ActiveRead, T),
     /// It waited too long.
     Late(T),
 }
@@ -195,8 +195,8 @@ impl<T> DiskReads<T> {
     ///
     /// # Panics
     /// If none of its urgency is at the device.
-    pub fn served(&mut self, now_us: u64, begun: Begun, is_measure: bool) {
-        let Begun { number, urgency, bytes, since_us } = begun;
+    pub fn served(&mut self, now_us: u64, begun: ActiveRead, is_measure: bool) {
+        let ActiveRead { number, urgency, bytes, since_us } = begun;
         let at_device = &mut self.at_device[urgency as usize];
         assert!(*at_device > 0, "what is served is at the device");
         *at_device -= 1;
@@ -225,7 +225,7 @@ impl<T> DiskReads<T> {
     }
 
     /// Takes a read out of the queue: the next that begins, or one that is late. `None` if all reads in it have to wait.
-    pub fn next(&mut self, now_us: u64) -> Option<Turn<T>> {
+    pub fn next(&mut self, now_us: u64) -> Option<DiskTurn<T>> {
         let can = |at: &usize| !self.waiting[*at].is_empty() && self.has_room(*at);
         let is_due = |at: &usize| self.passed_over[*at] >= READS_PASSED_OVER_MAX;
         let mut able = (0..URGENCIES).filter(can);
@@ -233,7 +233,7 @@ impl<T> DiskReads<T> {
         let urgency = Urgency::ALL[chosen];
         let (number, waiting) = self.waiting[chosen].pop_first()?;
         if now_us > waiting.until_us {
-            return Some(Turn::Late(self.is_late(urgency, waiting)));
+            return Some(DiskTurn::Late(self.is_late(urgency, waiting)));
         }
         for lesser in chosen + 1..URGENCIES {
             let waits = !self.waiting[lesser].is_empty();
@@ -245,7 +245,7 @@ impl<T> DiskReads<T> {
         if urgency != Urgency::Client {
             self.meter.arrived(bytes);
         }
-        Some(Turn::Begins(self.begin(now_us, number, (urgency, bytes)), read))
+        Some(DiskTurn::Begins(self.begin(now_us, number, (urgency, bytes)), read))
     }
 
     /// Cancels a read. Returns it if it still waited; else it is at the device or has ended.
@@ -292,12 +292,12 @@ impl<T> DiskReads<T> {
     }
 
     /// Counts a read as at the device.
-    fn begin(&mut self, now_us: u64, number: u64, (urgency, bytes): (Urgency, u64)) -> Begun {
+    fn begin(&mut self, now_us: u64, number: u64, (urgency, bytes): (Urgency, u64)) -> ActiveRead {
         self.at_device[urgency as usize] += 1;
         if urgency != Urgency::Scrub {
             self.since_us[SizeClass::of(bytes) as usize].insert((now_us, number));
         }
-        Begun { number, urgency, bytes, since_us: now_us }
+        ActiveRead { number, urgency, bytes, since_us: now_us }
     }
 
     fn is_late(&mut self, urgency: Urgency, waiting: Waiting<T>) -> T {

@@ -19,18 +19,18 @@ const SHRINKS_PART: u64 = GROWS_PART * 40;
 
 /// An estimate of the 97.5th percentile of the time that answers take, which needs no memory of single answers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Usual {
+pub(super) struct LatencyEstimate {
     us: u64,
 }
 
-impl Default for Usual {
+impl Default for LatencyEstimate {
     /// The longest delay, until answers shorten it.
     fn default() -> Self {
         Self { us: HEDGE_AFTER_US_MAX }
     }
 }
 
-impl Usual {
+impl LatencyEstimate {
     /// Moves the estimate, by an answer that took so long or a read whose hedge was answered first after so long.
     pub(super) fn note(&mut self, took_us: u64) {
         let moved = match took_us > self.us {
@@ -49,19 +49,19 @@ impl Usual {
 
 /// The budget of hedges: a token bucket, to which each read adds one token.
 #[derive(Debug)]
-pub(super) struct Purse {
+pub(super) struct HedgeBudget {
     /// Tokens. A hedge costs [`HEDGED_PART`] of them.
     saved: u32,
 }
 
-impl Default for Purse {
+impl Default for HedgeBudget {
     /// A full bucket.
     fn default() -> Self {
         Self { saved: HEDGED_PART * HEDGES_SAVED_MAX }
     }
 }
 
-impl Purse {
+impl HedgeBudget {
     /// Adds the token of a read that begins.
     pub(super) fn earn(&mut self) {
         self.saved = (self.saved + 1).min(HEDGED_PART * HEDGES_SAVED_MAX);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_delay_is_what_39_answers_of_40_stay_below() {
-        let mut usual = Usual::default();
+        let mut usual = LatencyEstimate::default();
         let mut longer = 0;
         // Evenly from 10.1 to 110 ms, mixed.
         for number in 0..20_000_u64 {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_delay_stays_within_its_bounds() {
-        let mut usual = Usual::default();
+        let mut usual = LatencyEstimate::default();
         (0..10_000).for_each(|_| usual.note(50));
         assert_eq!(usual.hedge_after_us(), HEDGE_AFTER_US_MIN);
         (0..100).for_each(|_| usual.note(4_000_000));
@@ -105,11 +105,11 @@ mod tests {
 
     #[test]
     fn a_small_share_of_reads_is_hedged() {
-        let mut purse = Purse::default();
+        let mut hedge_budget = HedgeBudget::default();
         let reads = 100_000;
         let paid = (0..reads).filter(|_| {
-            purse.earn();
-            purse.pay()
+            hedge_budget.earn();
+            hedge_budget.pay()
         });
         let hedged = paid.count() as u32;
         let most = reads * 3 / 100 + HEDGES_SAVED_MAX;

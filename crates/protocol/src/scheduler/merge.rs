@@ -59,14 +59,14 @@ pub struct Bars {
 
 /// A request as far as merging is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct QueuedRequest {
     /// Its action.
     pub kind: Kind,
     /// The properties that keep it from merging.
     pub bars: Bars,
 }
 
-impl Asked {
+impl QueuedRequest {
     /// A request that may merge.
     #[must_use]
     pub fn plain(kind: Kind) -> Self {
@@ -152,7 +152,7 @@ impl<K: Ord + Clone, T: Copy> Merge<K, T> {
     ///
     /// # Panics
     /// If the window is full.
-    pub fn arrived(&mut self, key: K, token: T, asked: Asked) {
+    pub fn arrived(&mut self, key: K, token: T, asked: QueuedRequest) {
         assert!(!self.is_full(), "a window is left when it is full");
         self.requests += 1;
         let open = self.open.entry(key.clone()).or_default();

@@ -30,21 +30,21 @@
 pub mod balance;
 pub mod dependencies;
 pub mod disk;
-pub mod front;
 mod hedge;
 pub mod merge;
 pub mod meter;
+pub mod primary_queue;
 pub mod reads;
 pub mod window;
 
 #[cfg(test)]
-mod dice;
+mod counter_rng;
 
 pub use balance::{Balance, Policy};
 pub use dependencies::{Access, Dependencies, ReadWrite};
-pub use disk::{Arrival, Begun, DiskCounts, DiskReads, Turn, Urgency};
-pub use front::{Front, Full};
-pub use merge::{Asked, Bars, Group, Kind, Merge};
+pub use disk::{ActiveRead, Arrival, DiskCounts, DiskReads, DiskTurn, Urgency};
+pub use merge::{Bars, Group, Kind, Merge, QueuedRequest};
 pub use meter::{Load, Meter, Report, SIZE_CLASSES, SizeClass};
-pub use reads::{RANKS, ReadCounts, Reading, Reads, Replica, Standing};
+pub use primary_queue::{Full, PrimaryQueue};
+pub use reads::{RANKS, ReadCounts, Reading, Reads, Replica, ServerHealth};
 pub use window::Window;

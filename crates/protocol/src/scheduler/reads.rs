@@ -12,7 +12,7 @@
 //! # Invariants
 //!
 //! 1. Only replicas that METAX names as holders are asked, each at most once in a round.
-//! 2. Each request ends once: it was answered, refused, given up or outrun. So [`Asked`] is handed back by value.
+//! 2. Each request ends once: it was answered, refused, given up or outrun. So [`PendingRead`] is handed back by value.
 //! 3. A replica that is down is asked only if no other is left. It is never a hedge, nor is one that may still be down. A
 //!    replica that refused is asked after the others for [`REFUSED_US`], under every policy: refusals are quick, so its
 //!    times and its queue look good.
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use larder_types::{DiskId, Holders, ServerId};
 
 use super::balance::{Balance, Policy};
-use super::hedge::{Purse, Usual};
+use super::hedge::{HedgeBudget, LatencyEstimate};
 use super::meter::{Report, SIZE_CLASSES, SizeClass};
 use crate::limits::{CHOICES_MAX, HOLDERS_HEARD_MAX, REFUSED_US};
 
@@ -32,7 +32,7 @@ pub const RANKS: usize = 4;
 
 /// The state of a server, by which it should be asked or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum ServerHealth {
     /// It answers.
     Up,
     /// It was down, and one read should probe it. It is no hedge: it may still be down.
@@ -53,7 +53,7 @@ pub struct Replica {
     /// True if it is in the asker's failure domain.
     pub is_near: bool,
     /// The asker's view of its server.
-    pub standing: Standing,
+    pub health: ServerHealth,
 }
 
 /// One round of a read.
@@ -82,7 +82,7 @@ impl Reading {
 /// A request to a holder that has not ended.
 #[derive(Debug)]
 #[must_use = "its end is to be reported"]
-pub struct Asked {
+pub struct PendingRead {
     /// The replica that was asked.
     pub replica: Replica,
     bytes: u64,
@@ -112,8 +112,8 @@ pub struct ReadCounts {
 #[derive(Debug)]
 pub struct Reads {
     balance: Balance,
-    usual: [Usual; SIZE_CLASSES],
-    purse: Purse,
+    usual: [LatencyEstimate; SIZE_CLASSES],
+    hedge_budget: HedgeBudget,
     /// Disks that refused, with the time until which they are asked after the others.
     refused: BTreeMap<DiskId, u64>,
     counts: ReadCounts,
@@ -125,8 +125,8 @@ impl Reads {
     pub fn new(policy: Policy) -> Self {
         Self {
             balance: Balance::new(policy, 1),
-            usual: [Usual::default(); SIZE_CLASSES],
-            purse: Purse::default(),
+            usual: [LatencyEstimate::default(); SIZE_CLASSES],
+            hedge_budget: HedgeBudget::default(),
             refused: BTreeMap::new(),
             counts: ReadCounts::default(),
         }
@@ -144,13 +144,13 @@ impl Reads {
 
     /// Begins a read. It takes one turn and adds to the budget of hedges once, however many holders it asks.
     pub fn begin(&mut self) {
-        self.purse.earn();
+        self.hedge_budget.earn();
         self.balance.take_turn();
     }
 
     /// Chooses the holder to ask next; `None` if all were asked. `draw` is a number drawn at random for this choice.
-    pub fn next(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
-        let is_up = |replica: &Replica| replica.standing != Standing::Down;
+    pub fn next(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<PendingRead> {
+        let is_up = |replica: &Replica| replica.health != ServerHealth::Down;
         if let Some(asked) = self.ask_one_of(&is_up, now_us, reading, draw) {
             return Some(asked);
         }
@@ -160,12 +160,12 @@ impl Reads {
     }
 
     /// Chooses the holder of a hedge; `None` if no other is up, or the budget of hedges is spent.
-    pub fn hedge(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
-        let is_up = |replica: &Replica| replica.standing == Standing::Up;
+    pub fn hedge(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<PendingRead> {
+        let is_up = |replica: &Replica| replica.health == ServerHealth::Up;
         if !reading.left.iter().any(|(_, replica)| is_up(replica)) {
             return None;
         }
-        if !self.purse.pay() {
+        if !self.hedge_budget.pay() {
             self.counts.hedges_spared += 1;
             return None;
         }
@@ -174,15 +174,15 @@ impl Reads {
     }
 
     /// Notes that a holder answered with what was asked for, and with a report if its release gives any.
-    pub fn answered(&mut self, now_us: u64, asked: Asked, report: Option<Report>) {
-        let Asked { replica, bytes, at_us, .. } = asked;
+    pub fn answered(&mut self, now_us: u64, asked: PendingRead, report: Option<Report>) {
+        let PendingRead { replica, bytes, at_us, .. } = asked;
         let took_us = now_us.saturating_sub(at_us);
         self.balance.answered(now_us, replica.disk, bytes, took_us, report);
         self.usual[SizeClass::of(bytes) as usize].note(took_us);
     }
 
     /// Notes that a holder gave no bytes or wrong ones, or was busy.
-    pub fn refused(&mut self, now_us: u64, asked: Asked) {
+    pub fn refused(&mut self, now_us: u64, asked: PendingRead) {
         if self.refused.len() >= HOLDERS_HEARD_MAX {
             self.refused.retain(|_, until_us| *until_us > now_us);
         }
@@ -193,12 +193,12 @@ impl Reads {
     }
 
     /// Notes that a holder did not answer, or that the caller waits no longer.
-    pub fn gave_up(&mut self, asked: Asked) {
+    pub fn gave_up(&mut self, asked: PendingRead) {
         self.balance.gave_up(asked.replica.disk, asked.bytes);
     }
 
     /// Notes that a hedge was answered before this request.
-    pub fn outrun(&mut self, now_us: u64, asked: Asked) {
+    pub fn outrun(&mut self, now_us: u64, asked: PendingRead) {
         self.usual[SizeClass::of(asked.bytes) as usize].note(now_us.saturating_sub(asked.at_us));
         self.counts.hedges_won += 1;
         self.gave_up(asked);
@@ -234,7 +234,7 @@ impl Reads {
         now_us: u64,
         reading: &mut Reading,
         draw: u64,
-    ) -> Option<Asked> {
+    ) -> Option<PendingRead> {
         let has_refused =
             |disk: &DiskId| self.refused.get(disk).is_some_and(|until_us| now_us < *until_us);
         let of_all = |is_fit: &dyn Fn(&Replica) -> bool| {
@@ -253,7 +253,7 @@ impl Reads {
         Some(self.ask(now_us, reading, at))
     }
 
-    fn ask(&mut self, now_us: u64, reading: &mut Reading, at: usize) -> Asked {
+    fn ask(&mut self, now_us: u64, reading: &mut Reading, at: usize) -> PendingRead {
         let (rank, replica) = reading.left.remove(at);
         let bytes = reading.bytes;
         self.counts.asked[self.balance.policy() as usize][rank.min(RANKS - 1)] += 1;
@@ -263,7 +263,7 @@ impl Reads {
         }
         self.balance.sent(now_us, replica.disk, bytes);
         let hedge_after_us = self.hedge_after_us(SizeClass::of(bytes));
-        Asked { replica, bytes, at_us: now_us, hedge_after_us }
+        PendingRead { replica, bytes, at_us: now_us, hedge_after_us }
     }
 }
 

@@ -45,13 +45,13 @@ impl Default for Fragmentation {
 
 /// The largest chunk that a group was asked for of late.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Asked {
+pub(super) struct LargestRequest {
     now: u32,
     before: u32,
     count: u32,
 }
 
-impl Asked {
+impl LargestRequest {
     /// A chunk of so many blocks was asked for.
     pub(super) fn note(&mut self, blocks: u32) {
         self.now = self.now.max(blocks);
@@ -68,14 +68,14 @@ impl Asked {
 
 /// The time at which an LV was compacted last, by the blocks that became free in it since it joined its group.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pace {
+pub(super) struct CompactionPace {
     /// Blocks that became free, less those that were given back and wait: what nobody used was not freed.
     pub(super) released: i64,
     /// The number of blocks that had become free when it was compacted last.
     compacted: Option<i64>,
 }
 
-impl Pace {
+impl CompactionPace {
     /// As if it had not been compacted yet.
     pub(super) fn due(self) -> Self {
         Self { compacted: None, ..self }

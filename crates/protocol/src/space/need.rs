@@ -24,7 +24,7 @@ use crate::lv::{LvInfo, Replica, ReplicaState};
 
 /// A replica whose copies are to be given up.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Leaving {
+pub(super) struct LeavingReplica {
     /// The manager's order.
     order: MapVersion,
     /// The time at which it was said last.
@@ -249,7 +249,7 @@ impl VolumeGroup {
         let before = lv.leaving.get(&replica).copied();
         let is_vacated = before.is_some_and(|before| before.is_vacated);
         let is_stale = false;
-        let leaving = Leaving { order, told_ms: now_ms, is_stale, is_lost, is_vacated };
+        let leaving = LeavingReplica { order, told_ms: now_ms, is_stale, is_lost, is_vacated };
         lv.leaving.insert(replica, leaving);
         self.set_away(id, away);
         before.is_none_or(|before| before.is_lost != is_lost)

@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use larder_protocol::limits::{COALESCE_PIECES_MAX, COALESCE_PIECES_MIN, COALESCE_PLANNED_MS};
-use larder_protocol::region::told::Told;
+use larder_protocol::region::remote_change::RemoteChange;
 use larder_protocol::{
-    Answer, Call, CoalesceAsk, CoalesceCall, CoalescePlan, Content, Event, Index, Refusal, Token,
+    Answer, Call, CoalesceCall, CoalescePlan, CoalesceRequest, Content, Event, Index, Refusal,
+    Token,
 };
 use larder_types::{Body, ETag, PieceEntry, PiecesId, Request, SessionId, Stamp, StreamId, rows};
 
 use crate::appends::{inline, piece_rows, record, record_stream, stream};
+use crate::remote_change::{A, journal, region, tell};
 use crate::support::{BLOCK, BUCKET, EPOCH, LV_BLOCKS, Member, name_of};
-use crate::told::{A, journal, region, tell};
 
 /// A member whose proxy has finished all that it asked so far, and which may coalesce.
 fn member() -> Member {
@@ -37,7 +38,7 @@ fn finish(member: &mut Member) {
 }
 
 fn plan_from(member: &mut Member, name: &str, from: u64) -> Option<CoalescePlan> {
-    let ask = CoalesceAsk { bucket: BUCKET, key: name_of(name), from };
+    let ask = CoalesceRequest { bucket: BUCKET, key: name_of(name), from };
     let token = member.call(Call::PlanCoalesce(Box::new(ask)));
     match &member.answers(token)[..] {
         [Answer::Plan(plan)] => plan.as_deref().cloned(),
@@ -371,7 +372,7 @@ fn pieces_that_another_region_may_lack_stay() {
     finish(&mut member);
     let first = journal(&member).first().expect("it is told").0;
     let (request, forgotten) = (member.request(), Some((first, passed)));
-    tell(&mut member, Told::Note { request, passed: Vec::new(), forgotten });
+    tell(&mut member, RemoteChange::Note { request, passed: Vec::new(), forgotten });
     finish(&mut member);
     let before = stamps(&member, "k");
     let (pieces, found) = window(&mut member, "k");

@@ -4,15 +4,15 @@ use bytes::Bytes;
 use larder_protocol::ledger::BucketCounts;
 use larder_protocol::limits::{HISTORY_OPS_MIN, LEDGER_CHANGES_MAX};
 use larder_protocol::pg::LedgerWalk;
-use larder_protocol::region::Told;
+use larder_protocol::region::RemoteChange;
 use larder_protocol::{Answer, AppendCall, Call, Content, DataAnswer, Description, Event};
 use larder_types::{
     Attributes, Condition, ETag, Grant, PartRef, RegionId, ServerId, Target, UploadId, View,
 };
 
 use crate::hostile::draw::Draw;
+use crate::remote_change::{origin_in, region, stamp, tell, version};
 use crate::support::{BLOCK, BUCKET, EPOCH, Member, data, key, name_of};
-use crate::told::{origin_in, region, stamp, tell, version};
 use crate::views::Cluster;
 
 fn description(size: u64) -> Description {
@@ -215,7 +215,7 @@ fn what_another_region_tells_counts_as_a_put_does() {
     assert_eq!(member.counted(), (2, 20));
     let (request, key, origin) = (member.request(), name_of("k"), origin_in(B, 9));
     let (bucket, epoch, at) = (BUCKET, EPOCH, stamp(60_000, B));
-    tell(&mut member, Told::Purge { request, bucket, epoch, key, at, origin });
+    tell(&mut member, RemoteChange::Purge { request, bucket, epoch, key, at, origin });
     assert_eq!(member.counted(), (1, 14), "a tombstone counts nothing");
     delete(&mut member, "new");
     assert_eq!(member.pg.counts(), Some(&BucketCounts::default()));
@@ -232,7 +232,7 @@ fn tags_and_renewals_leave_the_counts() {
     member.settle();
     let (request, was) = (member.request(), member.row("k").expect("an object").op);
     let (bucket, epoch, key) = (BUCKET, EPOCH, name_of("k"));
-    tell(&mut member, Told::Renew { request, bucket, epoch, key, was });
+    tell(&mut member, RemoteChange::Renew { request, bucket, epoch, key, was });
     assert_ne!(member.row("k").expect("an object").op, was);
     assert_eq!(member.counted(), (1, 4));
 }

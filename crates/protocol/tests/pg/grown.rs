@@ -3,16 +3,16 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use larder_protocol::region::entry::What;
-use larder_protocol::region::{Entry, Told, ToldAppend};
+use larder_protocol::region::entry::EntryKind;
+use larder_protocol::region::{Entry, RemoteAppend, RemoteChange};
 use larder_protocol::{Answer, AppendRefusal, Call, Content, Index, Refusal};
 use larder_types::{
     Amendments, Appended, Attributes, Body, ETag, OpSeq, Origin, PieceEntry, RegionId, Stamp, rows,
 };
 
 use crate::appends::record;
+use crate::remote_change::{entry, is_beaten, journal, origin_in, region, stamp, tell, version};
 use crate::support::{BUCKET, EPOCH, Member, PG, name_of};
-use crate::told::{entry, is_beaten, journal, origin_in, region, stamp, tell, version};
 
 const A: RegionId = RegionId(1);
 const B: RegionId = RegionId(2);
@@ -42,7 +42,7 @@ fn appended(member: &mut Member, name: &str, text: &str) -> Appended {
 }
 
 fn size(entry: &Entry) -> u64 {
-    let What::Object(object) = &entry.what else { panic!("no object: {entry:?}") };
+    let EntryKind::Object(object) = &entry.what else { panic!("no object: {entry:?}") };
     object.metax.size
 }
 
@@ -52,7 +52,7 @@ fn tail(
     name: &str,
     (onto, offset): (Stamp, u64),
     (at, text): (Stamp, &str),
-) -> Told {
+) -> RemoteChange {
     let (request, bucket, epoch, key) = (member.request(), BUCKET, EPOCH, name_of(name));
     let etag = ETag::Parts([at.clock.0 as u8; 16], 7);
     let made = Appended { offset, size: offset + text.len() as u64, etag, checksum: None };
@@ -60,7 +60,7 @@ fn tail(
         Attributes { content_type: Some("text/plain".to_owned()), ..Attributes::default() };
     let content = Content::Inline(Bytes::copy_from_slice(text.as_bytes()));
     let (etag, origin) = (ETag::Md5([3; 16]), origin_in(at.region, at.clock.ms()));
-    Told::Append(Box::new(ToldAppend {
+    RemoteChange::Append(Box::new(RemoteAppend {
         request,
         bucket,
         epoch,
@@ -143,7 +143,7 @@ fn what_was_appended_elsewhere_goes_behind_what_is_here() {
     let grown = entry(&member, "k").expect("an object");
     assert_eq!((grown.at, size(&grown)), (at, 11));
     assert_eq!(grown.origin, origin_in(B, 5000), "it is the region's own change");
-    let What::Object(object) = &grown.what else { panic!("no object") };
+    let EntryKind::Object(object) = &grown.what else { panic!("no object") };
     assert_eq!(object.metax.etag, ETag::Parts([at.clock.0 as u8; 16], 7), "as it is there");
     assert_eq!(object.metax.attributes.content_type.as_deref(), Some("text/plain"));
     assert_eq!(object.amended, Amendments::default());
@@ -173,7 +173,7 @@ fn what_was_appended_to_another_version_is_refused() {
     // A purge took it, and is older than the append.
     let (request, bucket, epoch, key) = (member.request(), BUCKET, EPOCH, name_of("k"));
     let (at, origin) = (stamp(2000, B), origin_in(B, 2000));
-    tell(&mut member, Told::Purge { request, bucket, epoch, key, at, origin });
+    tell(&mut member, RemoteChange::Purge { request, bucket, epoch, key, at, origin });
     let purged = tail(&mut member, "k", (stamp(1000, B), 3), (stamp(5000, B), "two"));
     assert_eq!(tell(&mut member, purged), refused(0));
     let beaten = tail(&mut member, "k", (stamp(1000, B), 3), (stamp(1500, B), "two"));
@@ -189,7 +189,7 @@ fn a_tail_waits_until_the_key_rests() {
     let open = member.open_put("k", 1);
     member.settle();
     let told = tail(&mut member, "k", (stamp(1000, B), 3), (stamp(5000, B), "two"));
-    let token = member.call(Call::Told(Box::new(told)));
+    let token = member.call(Call::RemoteChange(Box::new(told)));
     member.settle();
     assert_eq!(member.answers(token), [], "the put may win");
     member.commit(open, 1);

@@ -1,7 +1,7 @@
 //! Chunks that move within a fragmented LV while clients go on.
 
 use larder_protocol::limits::VACATE_MS;
-use larder_protocol::pg::{Begun, Move, MoveCounts, chunk_at};
+use larder_protocol::pg::{Move, MoveCounts, StartedCompaction, chunk_at};
 use larder_protocol::space::Fragmentation;
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LogEntry};
 use larder_types::{Body, Chunk, Extent, Grant, Holders, Op, OpSeq};
@@ -180,7 +180,11 @@ fn of_two_moves_of_one_chunk_the_later_is_void() {
     pg.moved(&first, true);
     pg.step(Event::Tick);
     pg.pg.end_compaction();
-    assert_eq!(pg.pg.begin_compaction(EAGER), Begun::default(), "not while one is in the log");
+    assert_eq!(
+        pg.pg.begin_compaction(EAGER),
+        StartedCompaction::default(),
+        "not while one is in the log"
+    );
     pg.settle();
     pg.moved(&first, true);
     pg.step(Event::Tick);
@@ -226,7 +230,7 @@ fn nothing_moves_while_copies_are_to_be_made_or_given_up() {
     pg.settle();
     assert_eq!(pg.chunk("b").extents, [HIGH]);
     assert!(pg.pg.wants_walk().is_some());
-    assert_eq!(pg.pg.begin_compaction(EAGER), Begun::default());
+    assert_eq!(pg.pg.begin_compaction(EAGER), StartedCompaction::default());
     assert_eq!(pg.pg.fragmented(EAGER), 0, "it takes no objects");
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use larder_protocol::limits::{HOT_READS, OP_ID_BYTES_MAX, OWN_BYTES_MAX, SUSPECT_TRIES_MAX};
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
-use larder_protocol::pg::{CopyPriority, Refill, Rhythm, Walk, chunk_at};
+use larder_protocol::pg::{CopyPriority, Refill, Walk, WalkSchedule, chunk_at};
 use larder_protocol::{Call, DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
 use larder_types::{BootId, DiskId, Grant, Holders, Op, ServerId, SessionId, StreamId};
 
@@ -627,20 +627,20 @@ fn a_new_reason_to_walk_is_not_kept_waiting_by_walks_that_could_do_nothing() {
     let mut pg = Member::alone(2);
     let grant = pg.store("a", 1, 2);
     pg.widen();
-    let (mut rhythm, mut walks, hour_ms) = (Rhythm::default(), Vec::new(), 3_600_000);
+    let (mut walk_schedule, mut walks, hour_ms) = (WalkSchedule::default(), Vec::new(), 3_600_000);
     for now_ms in (1000..hour_ms).step_by(1000) {
-        if rhythm.is_due(now_ms, &in_vain(&pg)) {
-            rhythm.ended(now_ms, &in_vain(&pg));
+        if walk_schedule.is_due(now_ms, &in_vain(&pg)) {
+            walk_schedule.ended(now_ms, &in_vain(&pg));
             walks.push(now_ms);
         }
     }
     assert_eq!(walks[..4], [1000, 2000, 4000, 8000], "ever more seldom");
     let pauses = walks.windows(2).map(|pair| pair[1] - pair[0]);
     assert_eq!(pauses.max(), Some(120_000), "and never given up");
-    rhythm.ended(hour_ms, &in_vain(&pg));
-    assert!(!rhythm.is_due(hour_ms + 1000, &in_vain(&pg)), "nothing has changed");
+    walk_schedule.ended(hour_ms, &in_vain(&pg));
+    assert!(!walk_schedule.is_due(hour_ms + 1000, &in_vain(&pg)), "nothing has changed");
     pg.call(larder_protocol::Call::Suspect { grant, server: ServerId(0) });
-    assert!(rhythm.is_due(hour_ms + 1000, &in_vain(&pg)), "a copy was found damaged");
+    assert!(walk_schedule.is_due(hour_ms + 1000, &in_vain(&pg)), "a copy was found damaged");
 }
 
 #[test]
@@ -650,12 +650,12 @@ fn a_walk_whose_copies_all_failed_is_not_repeated_at_once() {
     pg.widen();
     let (refills, mut walk) = pg.walk(2);
     pg.refilled(&refills[0], false);
-    let mut rhythm = Rhythm::default();
-    rhythm.ended(0, &walk);
-    assert!(!rhythm.is_due(500, &walk));
+    let mut walk_schedule = WalkSchedule::default();
+    walk_schedule.ended(0, &walk);
+    assert!(!walk_schedule.is_due(500, &walk));
     walk.copied();
-    rhythm.ended(0, &walk);
-    assert!(rhythm.is_due(500, &walk), "what one copy has changed may let another be made");
+    walk_schedule.ended(0, &walk);
+    assert!(walk_schedule.is_due(500, &walk), "what one copy has changed may let another be made");
 }
 
 #[test]

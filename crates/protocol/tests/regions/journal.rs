@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use larder_protocol::region::journal::{Batch, Why};
+use larder_protocol::region::journal::{Batch, VoidReason};
 use larder_protocol::region::{Id, Token, Void};
 use larder_types::{OpSeq, RegionId};
 
@@ -44,10 +44,10 @@ impl Journal {
         let resume = Token { through: self.last };
         let void = |why| Err(Void { why, resume });
         if token.through > self.last {
-            return void(Why::Ahead);
+            return void(VoidReason::Ahead);
         }
         if token.through < self.dropped && !self.overlooks_overruns {
-            return void(Why::Overrun);
+            return void(VoidReason::Overrun);
         }
         let at = self.outcomes.partition_point(|(op, _)| *op <= token.through);
         let ids: Vec<_> = self.outcomes.range(at..).take(ids_max).cloned().collect();

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
-use larder_protocol::region::{Entry, Name, Object, Piece, Slot, What, join};
+use larder_protocol::region::{Entry, EntryKind, Name, Object, Piece, Slot, join};
 use larder_types::{Amendments, ETag, Metax, Origin, RegionId, Stamp};
 
 use super::site::{Kept, Site, pg_of};
-use super::world::Dice;
+use super::world::SimRng;
 
 /// A change that a client was told is done.
 pub struct Acknowledged {
@@ -136,32 +136,32 @@ impl Judge {
 }
 
 /// An object that a client puts.
-pub fn object(at: Stamp, dice: &mut Dice) -> What {
+pub fn object(at: Stamp, rng: &mut SimRng) -> EntryKind {
     let metax = Metax {
         region: at.region,
-        ..Metax::new(dice.below(5_000), at.clock, ETag::Md5([dice.below(256) as u8; 16]))
+        ..Metax::new(rng.below(5_000), at.clock, ETag::Md5([rng.below(256) as u8; 16]))
     };
     let (parts, pieces) = (Vec::new(), BTreeMap::new());
-    What::Object(Box::new(Object { metax, parts, pieces, amended: Amendments::default() }))
+    EntryKind::Object(Box::new(Object { metax, parts, pieces, amended: Amendments::default() }))
 }
 
 /// Returns the entry after a client has set something on it, or appended to it.
-pub fn amended(entry: &Entry, at: Stamp, origin: Origin, dice: &mut Dice) -> Option<Entry> {
-    let What::Object(object) = &entry.what else { return None };
+pub fn amended(entry: &Entry, at: Stamp, origin: Origin, rng: &mut SimRng) -> Option<Entry> {
+    let EntryKind::Object(object) = &entry.what else { return None };
     let mut object = object.clone();
-    match dice.below(5) {
+    match rng.below(5) {
         0 => {
             object.metax.attributes.tags = vec![("set".to_owned(), at.to_string())];
             object.amended.tags_at = Some(at);
         }
-        1 => object.amended.legal_hold = Some((dice.one_in(2), at)),
-        2 => object.amended.governance = Some((dice.below(100), at)),
-        3 => object.amended.compliance_until_ms += dice.below(3),
+        1 => object.amended.legal_hold = Some((rng.one_in(2), at)),
+        2 => object.amended.governance = Some((rng.below(100), at)),
+        3 => object.amended.compliance_until_ms += rng.below(3),
         _ => {
-            let etag = ETag::Md5([dice.below(256) as u8; 16]);
-            let piece = Piece { len: dice.below(500), etag, checksum: None, origin };
+            let etag = ETag::Md5([rng.below(256) as u8; 16]);
+            let piece = Piece { len: rng.below(500), etag, checksum: None, origin };
             object.pieces.insert(at, piece);
         }
     }
-    Some(Entry { what: What::Object(object), ..entry.clone() })
+    Some(Entry { what: EntryKind::Object(object), ..entry.clone() })
 }

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_protocol::Now;
-use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Lookup, Lookups, Source};
+use larder_protocol::EventTime;
+use larder_protocol::region::pull::{Config, Effect, Event, LocalEntries, Lookup, Lookups, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Range, Slot, Sum, Token, compare, join};
 use larder_types::{Home, HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
 
 use super::journal::Journal;
 use super::world::homes::Homes;
-use super::world::{Bug, Dice};
+use super::world::{Bug, SimRng};
 
 /// An entry, and the op of this store that it has since.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ pub fn pg_of(name: &Name, count: u32) -> PgId {
     PgId(key % count)
 }
 
-impl Holdings for Shown<'_> {
+impl LocalEntries for Shown<'_> {
     fn entry(&self, name: &Name) -> Lookup {
         assert!(self.lookups.names.contains(name), "a step lookups at what it said before");
         // Now and then nobody who knows answers in time.
@@ -141,8 +141,8 @@ impl Site {
     }
 
     /// The time by both clocks: the steady one has no skew, as nobody sets it.
-    fn now(&self, now_ms: u64) -> Now {
-        Now { steady_ms: now_ms, wall_ms: self.now_ms(now_ms) }
+    fn now(&self, now_ms: u64) -> EventTime {
+        EventTime { steady_ms: now_ms, wall_ms: self.now_ms(now_ms) }
     }
 
     /// Starts, with the tokens that are durable.
@@ -191,13 +191,13 @@ impl Site {
     }
 
     /// The stamp and the op of a change that a client makes.
-    pub fn next(&mut self, now_ms: u64, name_pg: PgId, dice: &mut Dice) -> (Stamp, Origin) {
+    pub fn next(&mut self, now_ms: u64, name_pg: PgId, rng: &mut SimRng) -> (Stamp, Origin) {
         let now_ms = self.now_ms(now_ms);
         self.disk.clock = self.disk.clock.advance(now_ms - now_ms % self.clock_step_ms);
         let stamp = Stamp { clock: self.disk.clock, region: self.id };
         let log = &mut self.disk.logs[name_pg.0 as usize];
         // Ops that are no outcomes stand between.
-        log.last = OpSeq(log.last.0 + 1 + dice.below(3));
+        log.last = OpSeq(log.last.0 + 1 + rng.below(3));
         let op = OpId { view: View(1), seq: log.last };
         (stamp, Origin { region: self.id, pg: name_pg, op })
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::Planted;
 use larder_protocol::region::pull::{Alarm, Effect, Event, Fetched};
-use larder_protocol::region::{Entry, Name, Range, Slot, Token, What, compare};
+use larder_protocol::region::{Entry, EntryKind, Name, Range, Slot, Token, compare};
 use larder_types::{BucketId, ObjectKey, PgId, RegionId};
 
 use super::judge::{Acknowledged, Judge};
@@ -65,9 +65,9 @@ pub fn bugs() -> Vec<(String, Bug, u64)> {
 }
 
 /// Numbers of a seed.
-pub struct Dice(u64);
+pub struct SimRng(u64);
 
-impl Dice {
+impl SimRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -138,7 +138,7 @@ const BYTES_PER_S: u64 = 20_000;
 
 /// See the module's head.
 pub struct World {
-    dice: Dice,
+    rng: SimRng,
     now_ms: u64,
     number: u64,
     happenings: BTreeMap<(u64, u64), Happening>,
@@ -161,25 +161,25 @@ pub struct World {
     left: BTreeSet<usize>,
     /// A bucket has a home in some seeds, beside what is drawn for the rest.
     has_homes: bool,
-    home_dice: Dice,
+    home_dice: SimRng,
 }
 
 impl World {
     pub fn new(seed: u64, bug: Bug) -> Self {
-        let mut dice = Dice(seed.wrapping_mul(0x2545_F491_4F6C_DD1D));
-        let count = 2 + dice.below(4);
-        let journal_max = if dice.one_in(2) { 5 + dice.below(20) as usize } else { 1000 };
+        let mut rng = SimRng(seed.wrapping_mul(0x2545_F491_4F6C_DD1D));
+        let count = 2 + rng.below(4);
+        let journal_max = if rng.one_in(2) { 5 + rng.below(20) as usize } else { 1000 };
         // Most seeds have clocks that differ little, so that equal ones occur; some have one far ahead.
-        let ahead = dice.one_in(4).then(|| dice.below(count));
+        let ahead = rng.one_in(4).then(|| rng.below(count));
         let mut sites = Vec::new();
         for at in 0..count {
-            let pgs = 1 + dice.below(4) as u32;
-            let mut skew_ms = dice.below(3) as i64 - 1;
-            if dice.one_in(3) {
-                skew_ms = dice.below(40_000) as i64 - 20_000;
+            let pgs = 1 + rng.below(4) as u32;
+            let mut skew_ms = rng.below(3) as i64 - 1;
+            if rng.one_in(3) {
+                skew_ms = rng.below(40_000) as i64 - 20_000;
             }
             if ahead == Some(at) {
-                skew_ms = 65_000 + dice.below(100_000) as i64;
+                skew_ms = 65_000 + rng.below(100_000) as i64;
             }
             let site = Site::new(RegionId(1 + at as u16), pgs, journal_max, skew_ms, bug);
             // Beside what is drawn, so that other seeds do what they did.
@@ -190,9 +190,9 @@ impl World {
         }
         let regions: BTreeMap<_, _> = sites.iter().map(|site| (site.id, site.pgs())).collect();
         let pace = if seed % 24 == 23 { DAYS_PACE } else { 1 };
-        let faulty_until_ms = BEGIN_MS + pace * (20_000 + dice.below(100_000));
+        let faulty_until_ms = BEGIN_MS + pace * (20_000 + rng.below(100_000));
         let mut world = Self {
-            dice,
+            rng,
             now_ms: BEGIN_MS,
             number: 0,
             happenings: BTreeMap::new(),
@@ -209,7 +209,7 @@ impl World {
             has_leavers: seed % 8 == 6,
             left: BTreeSet::new(),
             has_homes: seed % 4 == 1,
-            home_dice: Dice(seed ^ 0x0068_6F6D_6573),
+            home_dice: SimRng(seed ^ 0x0068_6F6D_6573),
         };
         for site in &mut world.sites {
             site.disk.has_bucket = true;
@@ -276,7 +276,7 @@ impl World {
     fn start(&mut self, at: usize) {
         self.sites[at].start(self.now_ms, &self.regions, BYTES_PER_S);
         let (id, life) = (self.sites[at].id, self.sites[at].life);
-        self.later(self.dice.0 % TICK_MS, Happening::Tick(id, life));
+        self.later(self.rng.0 % TICK_MS, Happening::Tick(id, life));
         if self.has_homes {
             self.begin_homes(at);
         }
@@ -298,7 +298,7 @@ impl World {
                     if self.sites[at].pull.is_some() {
                         self.change(at)?;
                     }
-                    let pause = if self.dice.one_in(3) { 0 } else { self.dice.below(600) };
+                    let pause = if self.rng.one_in(3) { 0 } else { self.rng.below(600) };
                     self.later(self.pace * pause + 1, Happening::Client(at));
                 }
             }
@@ -330,7 +330,7 @@ impl World {
             Happening::Fault => {
                 if self.now_ms < self.faulty_until_ms {
                     self.fault();
-                    let pause = self.dice.below(4_000);
+                    let pause = self.rng.below(4_000);
                     self.later(self.pace * pause + 1, Happening::Fault);
                 }
             }
@@ -356,7 +356,7 @@ impl World {
     }
 
     fn change(&mut self, at: usize) -> Result<(), String> {
-        let key = self.dice.below(KEYS);
+        let key = self.rng.below(KEYS);
         let site = &self.sites[at];
         let key_of = ObjectKey::new(&format!("key {key}")).expect("a key");
         let of_key = |(name, kept): (&Name, &super::site::Kept)| {
@@ -365,15 +365,16 @@ impl World {
         };
         let live: Vec<_> = site.disk.entries.iter().filter_map(of_key).collect();
         // Odd keys are in a bucket with versioning, on or suspended.
-        let is_null = key.is_multiple_of(2) || self.dice.one_in(4);
+        let is_null = key.is_multiple_of(2) || self.rng.one_in(4);
         let name = |slot| Name { bucket: BucketId(key % 2), key: key_of.clone(), slot };
         let pg = pg_of(&name(Slot::Null), site.pgs());
-        let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.dice);
-        let (name, told) = match (self.dice.below(9), self.dice.pick(&live)) {
-            (0 | 1, Some((name, _))) => (name, Entry { at: stamp, origin, what: What::Purged }),
+        let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.rng);
+        let (name, told) = match (self.rng.below(9), self.rng.pick(&live)) {
+            (0 | 1, Some((name, _))) => {
+                (name, Entry { at: stamp, origin, what: EntryKind::Purged })
+            }
             (2..=4, Some((name, entry))) => {
-                let Some(told) = super::judge::amended(&entry, stamp, origin, &mut self.dice)
-                else {
+                let Some(told) = super::judge::amended(&entry, stamp, origin, &mut self.rng) else {
                     return Ok(());
                 };
                 (name, told)
@@ -381,9 +382,9 @@ impl World {
             (roll, _) => {
                 let slot = if is_null { Slot::Null } else { Slot::Version(stamp) };
                 let what = if roll == 5 {
-                    What::Marker
+                    EntryKind::Marker
                 } else {
-                    super::judge::object(stamp, &mut self.dice)
+                    super::judge::object(stamp, &mut self.rng)
                 };
                 (name(slot), Entry { at: stamp, origin, what })
             }
@@ -420,14 +421,14 @@ impl World {
                 }
                 Effect::Merge { name, entry } => {
                     if self.sites[at].merging.is_empty() {
-                        let sync = self.dice.below(400);
+                        let sync = self.rng.below(400);
                         self.later(sync, Happening::Merged(id, life));
                     }
                     self.sites[at].merging.push((name, entry));
                 }
                 Effect::SaveToken { source, token } => {
                     if self.sites[at].tokens.is_empty() {
-                        let sync = self.dice.below(400);
+                        let sync = self.rng.below(400);
                         self.later(sync, Happening::TokensSaved(id, life));
                     }
                     self.sites[at].tokens.push((source, token));
@@ -449,15 +450,15 @@ impl World {
     /// Messages are late, lost and doubled while there are faults, and overtake each other.
     fn send(&mut self, from: RegionId, to: RegionId, message: Message) {
         let is_faulty = self.now_ms < self.faulty_until_ms;
-        if is_faulty && self.dice.one_in(20) {
+        if is_faulty && self.rng.one_in(20) {
             return;
         }
-        if is_faulty && self.dice.one_in(10) {
-            let late = self.dice.below(15_000);
+        if is_faulty && self.rng.one_in(10) {
+            let late = self.rng.below(15_000);
             let message = message.clone();
             self.later(late, Happening::Deliver { from, to, message });
         }
-        let late = 1 + if self.dice.one_in(20) && is_faulty { 9_000 } else { self.dice.below(80) };
+        let late = 1 + if self.rng.one_in(20) && is_faulty { 9_000 } else { self.rng.below(80) };
         self.later(late, Happening::Deliver { from, to, message });
     }
 

@@ -27,7 +27,7 @@ use larder_volume::{
 };
 use parking_lot::Mutex;
 
-use crate::breakdown::{BySize, CountsNow, DiskOps};
+use crate::breakdown::{BySize, CountsStatus, DiskOps};
 use crate::limits::{
     DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LV_ROOM_BYTES_MIN,
     NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
@@ -43,13 +43,13 @@ enum Concerned {
     /// A PG, for a request of its own.
     Pg { pg: PgId, lv: LvId, replica: usize, grant: Option<Grant> },
     /// A caller's callback.
-    Then(Then),
+    OnComplete(OnComplete),
     /// None; a failure is logged.
     Nobody,
 }
 
 /// A callback that gets the result of a command. It runs on the disk's thread and must not block.
-pub(crate) type Then = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
+pub(crate) type OnComplete = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
 
 /// Selects the counts of one kind of operation.
 pub(crate) type OfKind = fn(&DiskOps) -> &BySize;
@@ -229,7 +229,7 @@ impl DataServer {
 
     /// The counts of [`DataServer::ops`] now, for a sum over servers.
     #[must_use]
-    pub fn counts_now(&self) -> CountsNow {
+    pub fn counts_now(&self) -> CountsStatus {
         self.ops.now()
     }
 
@@ -298,8 +298,8 @@ impl DataServer {
     }
 
     /// Carries out another process's request, which has `bytes` of data.
-    pub(crate) fn carry_out(&self, action: Action, bytes: usize, then: Then) {
-        self.submit(action, Concerned::Then(then), bytes);
+    pub(crate) fn carry_out(&self, action: Action, bytes: usize, then: OnComplete) {
+        self.submit(action, Concerned::OnComplete(then), bytes);
     }
 
     /// Reads bytes of extents, unverified, if the page cache has them; counted in `counts`.
@@ -343,7 +343,7 @@ impl DataServer {
                 Concerned::Put { ticket, replica, .. } => {
                     ticket.written(replica, WriteOutcome::Busy);
                 }
-                Concerned::Then(then) => then(Err(Refusal::Busy)),
+                Concerned::OnComplete(then) => then(Err(Refusal::Busy)),
                 Concerned::Pg { .. } | Concerned::Nobody => {}
             }
             return;
@@ -434,7 +434,7 @@ impl DataServer {
                     tell(pg, lv, replica, answer);
                 }
             }
-            Concerned::Then(then) => then(completion.result),
+            Concerned::OnComplete(then) => then(completion.result),
             Concerned::Nobody => {
                 if let Err(refusal) = completion.result {
                     tracing::error!(%refusal, "a physical volume could not be made");

@@ -9,4 +9,4 @@ mod disk;
 pub mod node;
 
 pub use disk::{DataServer, DiskCounters, ReadFailure};
-pub(crate) use disk::{PutWrite, Then, verified};
+pub(crate) use disk::{OnComplete, PutWrite, verified};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_volume::Refusal;
 use parking_lot::{Condvar, Mutex};
 
-use crate::data::Then;
+use crate::data::OnComplete;
 
 #[derive(Default)]
 struct Shared {
@@ -26,7 +26,7 @@ pub(super) struct Writes(Arc<Shared>);
 
 impl Writes {
     /// One more is about to be sent; what hears of its end.
-    pub(super) fn one(&self) -> Then {
+    pub(super) fn one(&self) -> OnComplete {
         self.0.state.lock().under_way += 1;
         let shared = self.0.clone();
         Box::new(move |result| {

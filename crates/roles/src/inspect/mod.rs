@@ -27,7 +27,7 @@ use larder_env::{Disk, RealDisk};
 use larder_kv::LsmKv;
 use larder_protocol::pg::Role;
 use larder_protocol::rebuild::SpaceScan;
-use larder_protocol::{Event, Now, Pg};
+use larder_protocol::{Event, EventTime, Pg};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{
     Body, BootId, Chunk, ObjectKey, PartRow, PieceRow, ServerId, VersionRow, View, rows,
@@ -207,15 +207,15 @@ fn apply_in_memory(
         let mut out = Vec::new();
         let view = View(record.view.0 + 1);
         let (members, boot) = (record.members.clone(), BootId(0));
-        pg.step(Now::default(), Event::NewView { view, members, boot }, overlay, &mut out);
+        pg.step(EventTime::default(), Event::NewView { view, members, boot }, overlay, &mut out);
         let last = out.iter().rev().find_map(|effect| match effect {
             larder_protocol::Effect::Append(entry) => Some(entry.id),
             _ => None,
         });
         if let Some(last) = last {
-            pg.step(Now::default(), Event::Durable(last), overlay, &mut out);
+            pg.step(EventTime::default(), Event::Durable(last), overlay, &mut out);
         }
-        while pg.apply(Now::default(), overlay, &mut out) > 0 {}
+        while pg.apply(EventTime::default(), overlay, &mut out) > 0 {}
         for effect in out {
             if let larder_protocol::Effect::Halt(reason) = effect {
                 report.fault(reason);

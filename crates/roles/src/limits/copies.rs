@@ -20,9 +20,10 @@ pub const COPY_TURN_MS_MAX: u64 = COPY_PATIENCE_MS / 2;
 pub const COPY_MARGIN_MS: u64 = 1_000;
 /// Time for which a primary asks a data server for no copies that has let one time out, or wait long for its turn: others get
 /// theirs.
-pub const COPY_SHUNNED: Duration = Duration::from_secs(10);
+pub const COPY_BACKOFF: Duration = Duration::from_secs(10);
 /// Milliseconds from which on it is long.
 pub const COPY_LATE_MS: u64 = 5_000;
 
-const _: () = assert!(COPY_LATE_MS < COPY_TURN_MS_MAX, "a disk that hangs is shunned");
+const _: () =
+    assert!(COPY_LATE_MS < COPY_TURN_MS_MAX, "a disk that hangs is asked no more for a while");
 const _: () = assert!(COPY_TURN_MS_MAX + COPY_MARGIN_MS < COPY_PATIENCE_MS, "a turn is of use");

@@ -9,7 +9,7 @@
 //! 3. A proposal is repeated only if it was certainly not taken.
 //! 4. A manager that stands still or is cut off keeps nobody from a map for long, and not at all from one of which others
 //!    have told.
-//! 5. With a [`MapKeeper`] a map that lacks something of the one that is kept is not shown.
+//! 5. With a [`MapStore`] a map that lacks something of the one that is kept is not shown.
 //! 6. What a manager says counts as heard only if its map is the latest that is shown here, or becomes it.
 //! 7. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
@@ -35,7 +35,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::fetch::{Fetch, Held, Progress, Told};
 use super::{
-    Colocated, Contacts, Managers, MapKeeper, NotIssued, NotProposed, OlderMap, VersionWatch,
+    Colocated, Contacts, Managers, MapStore, NotIssued, NotProposed, OlderMap, VersionWatch,
     Versions,
 };
 use crate::clock::since_1970_ms;
@@ -60,7 +60,7 @@ struct Known {
     contacts: Arc<Contacts>,
     held: RwLock<Held>,
     version: Versions,
-    keeper: Option<Arc<MapKeeper>>,
+    map_store: Option<Arc<MapStore>>,
     /// The last map that was told, if it lacks something of the one that is kept.
     older: watch::Sender<Option<OlderMap>>,
     /// Since when nothing else was told, and if that was logged.
@@ -99,16 +99,16 @@ impl ManagersClient {
     /// # Panics
     /// Outside of a tokio runtime.
     #[must_use]
-    pub fn start_keeping(contacts: Arc<Contacts>, keeper: Arc<MapKeeper>) -> Self {
-        Self::begin(contacts, Some(keeper))
+    pub fn start_keeping(contacts: Arc<Contacts>, map_store: Arc<MapStore>) -> Self {
+        Self::begin(contacts, Some(map_store))
     }
 
-    fn begin(contacts: Arc<Contacts>, keeper: Option<Arc<MapKeeper>>) -> Self {
+    fn begin(contacts: Arc<Contacts>, map_store: Option<Arc<MapStore>>) -> Self {
         let known = Arc::new(Known {
             contacts,
             held: RwLock::default(),
             version: Versions::new(MapVersion(0)),
-            keeper,
+            map_store,
             older: watch::Sender::new(None),
             older_since: Mutex::new(None),
             told: watch::Sender::new(MapVersion(0)),
@@ -118,10 +118,10 @@ impl ManagersClient {
             heard: Mutex::new(Instant::now()),
         });
         let following = tokio::spawn(follow(known.clone()));
-        let keeping = known.keeper.clone().map(|keeper| {
+        let keeping = known.map_store.clone().map(|map_store| {
             let known = known.clone();
             tokio::spawn(async move {
-                match keeper.keep(known.version.subscribe(), || known.map()).await {}
+                match map_store.keep(known.version.subscribe(), || known.map()).await {}
             })
         });
         Self { known, following, keeping, colocated: None }
@@ -213,15 +213,15 @@ impl Managers for ManagersClient {
     }
 
     fn kept(&self) -> MapVersion {
-        match &self.known.keeper {
-            Some(keeper) if !has(Bug::ActsUnkept) => keeper.version(),
+        match &self.known.map_store {
+            Some(map_store) if !has(Bug::ActsUnkept) => map_store.version(),
             _ => self.known.map().version,
         }
     }
 
     fn kept_versions(&self) -> VersionWatch {
-        match &self.known.keeper {
-            Some(keeper) if !has(Bug::ActsUnkept) => keeper.versions(),
+        match &self.known.map_store {
+            Some(map_store) if !has(Bug::ActsUnkept) => map_store.versions(),
             _ => self.versions(),
         }
     }
@@ -297,8 +297,8 @@ impl Known {
 
     /// Returns true if a map may be shown; where maps are kept, one that is no later one may not.
     fn accept(&self, map: &Topology) -> Result<bool, OlderMap> {
-        let Some(keeper) = &self.keeper else { return Ok(true) };
-        let accepted = keeper.accept(map);
+        let Some(map_store) = &self.map_store else { return Ok(true) };
+        let accepted = map_store.accept(map);
         let mut since = self.older_since.lock();
         match accepted {
             Ok(true) => {
@@ -419,14 +419,14 @@ fn longer(pause: Duration) -> Duration {
 
 /// A question for a newer map.
 #[derive(Debug, Clone)]
-struct Asked {
+struct MapQuery {
     question: u64,
     manager: ServerId,
     progress: Arc<Progress>,
 }
 
 /// Whom to ask next for a newer map.
-struct Turns {
+struct MapSources {
     avoided: BTreeMap<ServerId, Instant>,
     turn: usize,
     failures: usize,
@@ -435,7 +435,7 @@ struct Turns {
     is_answered: bool,
 }
 
-impl Turns {
+impl MapSources {
     fn new() -> Self {
         let pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
         Self { avoided: BTreeMap::new(), turn: 0, failures: 0, pause, is_answered: false }
@@ -490,11 +490,11 @@ impl Turns {
 
 /// Asks one manager after the other for newer maps; one that is late goes on being asked, and another beside it.
 async fn follow(known: Arc<Known>) {
-    let mut turns = Turns::new();
+    let mut turns = MapSources::new();
     let mut asking = FuturesUnordered::new();
     let mut asked_now = BTreeSet::new();
     // The manager that was asked last, and is not late yet; nobody else is asked meanwhile.
-    let mut last: Option<Asked> = None;
+    let mut last: Option<MapQuery> = None;
     // Nobody is asked before that.
     let mut paused: Option<Instant> = None;
     let mut questions = 0;
@@ -507,7 +507,7 @@ async fn follow(known: Arc<Known>) {
         {
             questions += 1;
             let progress = Arc::new(Progress::begin());
-            let asked = Asked { question: questions, manager, progress };
+            let asked = MapQuery { question: questions, manager, progress };
             asking.push(answer(known.clone(), held.clone(), asked.clone()));
             asked_now.insert(manager);
             last = Some(asked);
@@ -566,19 +566,19 @@ async fn passed(paused: Option<Instant>) {
 }
 
 /// Returns when the manager that was asked is late, if one was.
-async fn late(asked: Option<&Asked>) -> ServerId {
+async fn late(asked: Option<&MapQuery>) -> ServerId {
     let Some(asked) = asked else { return pending().await };
     asked.progress.late().await;
     asked.manager
 }
 
-async fn answer(known: Arc<Known>, held: Held, asked: Asked) -> (Asked, Result<bool, String>) {
-    let news = ask_map(&known, &held, &asked).await;
-    (asked, news)
+async fn answer(known: Arc<Known>, held: Held, of: MapQuery) -> (MapQuery, Result<bool, String>) {
+    let answered = ask_map(&known, &held, &of).await;
+    (of, answered)
 }
 
 /// Returns true if a manager had a newer map, which is shown then.
-async fn ask_map(known: &Known, held: &Held, asked: &Asked) -> Result<bool, String> {
+async fn ask_map(known: &Known, held: &Held, asked: &MapQuery) -> Result<bool, String> {
     let fetch = Fetch {
         contacts: &known.contacts,
         held,

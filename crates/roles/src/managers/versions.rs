@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_protocol::manager::state::MapVersion;
 
-use crate::news::{News, NewsWatch};
+use crate::notifier::{Notifier, NotifierWatch};
 
 /// Shows versions; when it is dropped no more come.
 #[derive(Debug)]
 pub struct Versions {
     version: Arc<AtomicU64>,
-    news: News,
+    notifier: Notifier,
 }
 
 /// One that waits for versions. A clone is another, which has seen the same.
 #[derive(Debug, Clone)]
 pub struct VersionWatch {
     version: Arc<AtomicU64>,
-    news: NewsWatch,
+    notifier: NotifierWatch,
 }
 
 /// No version comes any more.
@@ -30,19 +30,19 @@ impl Versions {
     /// With the first.
     #[must_use]
     pub fn new(first: MapVersion) -> Self {
-        Self { version: Arc::new(AtomicU64::new(first.0)), news: News::default() }
+        Self { version: Arc::new(AtomicU64::new(first.0)), notifier: Notifier::default() }
     }
 
     /// Shows one to all who wait. The latest never goes back.
     pub fn show(&self, version: MapVersion) {
         self.version.fetch_max(version.0, Ordering::SeqCst);
-        self.news.tell();
+        self.notifier.tell();
     }
 
     /// One that waits for the next.
     #[must_use]
     pub fn subscribe(&self) -> VersionWatch {
-        VersionWatch { version: self.version.clone(), news: self.news.subscribe() }
+        VersionWatch { version: self.version.clone(), notifier: self.notifier.subscribe() }
     }
 }
 
@@ -58,7 +58,7 @@ impl VersionWatch {
     /// # Errors
     /// If none comes any more.
     pub async fn changed(&mut self) -> Result<(), NoMoreVersions> {
-        self.news.changed().await.map_err(|_| NoMoreVersions)
+        self.notifier.changed().await.map_err(|_| NoMoreVersions)
     }
 
     /// Returns when this version or a later one is the latest.

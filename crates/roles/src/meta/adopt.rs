@@ -32,8 +32,8 @@ use tokio::time::Instant;
 
 use super::callers::NOBODY;
 use super::cluster::Cluster;
-use super::duties::Volumes;
 use super::error::OpenError;
+use super::pg_view::Volumes;
 use super::{Member, Meta};
 use crate::planted::{Bug, has};
 
@@ -90,7 +90,7 @@ impl Meta {
                 // Too much changed meanwhile.
                 cluster.adoption.read(pg);
             }
-            if member.pg.wants_count() && !member.duties.contradicts {
+            if member.pg.wants_count() && !member.view_state.contradicts {
                 cluster.adoption.read(pg);
             }
         }
@@ -111,7 +111,7 @@ impl Meta {
     fn give_up(&self, member: &mut Member, fault: SpaceFault) {
         let pg = member.pg.id();
         tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served; run `larder inspect`");
-        member.duties.contradicts = true;
+        member.view_state.contradicts = true;
         match member.pg.void_marks(&self.index) {
             Ok(()) => self.flush.ask(),
             Err(error) => self.fail(format!("the index takes no mark: {error}")),
@@ -124,7 +124,7 @@ impl Meta {
         let mut walk = LedgerWalk::new(self.pgs.len() as u32);
         for &pg in pgs {
             let mut member = self.lock(pg);
-            if member.duties.contradicts {
+            if member.view_state.contradicts {
                 continue;
             }
             if let Some(fault) = member.pg.ledger_fault() {
@@ -167,7 +167,7 @@ impl Meta {
     /// Applies the whole log of a PG; `None` if the PG no longer waits for its adoption.
     fn begin_adoption(&self, cluster: &Cluster, pg: PgId) -> Option<Adopting> {
         let mut member = self.lock(pg);
-        let told = &mut member.duties.volumes;
+        let told = &mut member.view_state.volumes;
         // A PG is not served by an older map than that of its volumes: it is queued again once that map is here.
         let volumes = told.take_if(|told| told.as_of <= cluster.managers.map().version)?;
         if !member.is_active_in(volumes.view) {
@@ -207,7 +207,7 @@ impl Meta {
             }
             Ok(Adopted::NotYet) => {
                 // Volumes that came since are newer.
-                member.duties.volumes.get_or_insert(volumes);
+                member.view_state.volumes.get_or_insert(volumes);
                 return cluster.adoption.read(pg);
             }
             Err(fault) => return self.give_up(&mut member, fault),
@@ -215,7 +215,7 @@ impl Meta {
         let Volumes { lvs, sessions, .. } = volumes;
         // The effects below ask replicas to open, at the servers that the duties name.
         for info in &lvs {
-            member.duties.note_lv(info);
+            member.view_state.note_lv(info);
         }
         self.carry_out(&mut member);
         self.look_who_is_away(cluster, &mut member);
@@ -308,7 +308,7 @@ impl Member {
 
     /// Returns true if it leads and does not serve yet, without a known contradiction.
     fn leads_unserved(&self) -> bool {
-        self.pg.role() == Role::Active && !self.duties.contradicts
+        self.pg.role() == Role::Active && !self.view_state.contradicts
     }
 
     /// Serves in these volumes, if enough is known of their space.

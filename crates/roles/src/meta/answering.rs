@@ -24,7 +24,7 @@ use larder_net::{Handler, PeerIdentity, Responder};
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::pg::Role;
-use larder_protocol::region::Told;
+use larder_protocol::region::RemoteChange;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -33,7 +33,7 @@ use larder_types::{
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
-use super::batch::Together;
+use super::batch::MessageBatch;
 use super::callers::{Asker, Caller, NOBODY, Scan, ScanCall, Wants, refuse};
 use super::cluster::Cluster;
 use super::{Awaited, JournalCall, Member, Meta, MetaKind};
@@ -184,7 +184,7 @@ fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
             // Two gateways would undo each other's changes: this one is no gateway yet, or no more.
             let is_other = |it: GatewayRecord| (it.server, it.boot) != (record.server, record.boot);
             match call {
-                Call::Told(_) if map.gateway.is_some_and(is_other) => Named::Unknown,
+                Call::RemoteChange(_) if map.gateway.is_some_and(is_other) => Named::Unknown,
                 _ => Named::Own,
             }
         }
@@ -227,14 +227,16 @@ impl Meta {
     /// The refusal of a call before it is stepped, if the log is full or behind.
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
-            Call::Put(_) | Call::Told(_) => {
-                let told = |told: &Told| match told {
-                    Told::Append(append) => !matches!(append.content, Content::Stream { .. }),
+            Call::Put(_) | Call::RemoteChange(_) => {
+                let told = |told: &RemoteChange| match told {
+                    RemoteChange::Append(append) => {
+                        !matches!(append.content, Content::Stream { .. })
+                    }
                     _ => false,
                 };
                 let put = call.put();
                 put.is_some_and(|put| !matches!(put.content, Content::Stream { .. }))
-                    || matches!(call, Call::Told(of) if told(of))
+                    || matches!(call, Call::RemoteChange(of) if told(of))
             }
             Call::Append(append) => !matches!(append.content, Content::Stream { .. }),
             Call::Coalesce(of) => !matches!(of.content, Content::Stream { .. }),
@@ -413,7 +415,7 @@ impl Meta {
         pg: PgId,
         from: ServerId,
         payload: &[u8],
-        together: Option<&mut Together<'_>>,
+        together: Option<&mut MessageBatch<'_>>,
     ) {
         let message = match decode::<PeerMessage>("message of a member", payload) {
             Ok(message) => message,
@@ -449,7 +451,8 @@ impl Meta {
                 // Ops that do not follow would only make this member ask for those before them.
                 let follows = prev.seq <= member.pg.last().seq;
                 if !is_behind || follows {
-                    let takes = member.duties.turns.takes(Instant::now(), is_behind, entries.len());
+                    let takes =
+                        member.view_state.turns.takes(Instant::now(), is_behind, entries.len());
                     entries.truncate(takes);
                     return Some(PeerMessage::Append { view, prev, entries, commit });
                 }

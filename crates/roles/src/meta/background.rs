@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use larder_protocol::background::{Budget, Turn, WORKS, Work};
+use larder_protocol::background::{Admission, Budget, WORKS, Work};
 use larder_protocol::limits::CLIENTS_QUEUE;
 use larder_types::ServerId;
 use parking_lot::Mutex;
@@ -21,9 +21,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cluster::Cluster;
 use super::rate::Rate;
-use super::{Meta, Neighbours};
+use super::{Meta, OtherRoles};
 use crate::limits::{LOAD_LOOK, LOAD_PATIENCE};
-use crate::progress::BackgroundNow;
+use crate::progress::BackgroundStatus;
 use crate::wire::{DataCall, DataReply};
 
 /// The settings of a server's background work.
@@ -122,13 +122,13 @@ impl Background {
             let now_us = self.began.elapsed().as_micros() as u64;
             let turn = self.budget.lock().may_begin(now_us, work, bytes);
             match turn {
-                Turn::Begins => {
+                Admission::Begins => {
                     waiting.is_over = true;
                     self.changed.notify_waiters();
                     return Piece(self.clone());
                 }
-                Turn::Later => changed.await,
-                Turn::NotBefore(us) => tokio::select! {
+                Admission::Later => changed.await,
+                Admission::NotBefore(us) => tokio::select! {
                     biased;
                     () = sleep_until(self.at(us)) => {}
                     () = changed => {}
@@ -169,10 +169,10 @@ impl Background {
         self.rate.lock().note(bytes, seconds);
     }
 
-    pub(super) fn now(&self) -> BackgroundNow {
+    pub(super) fn now(&self) -> BackgroundStatus {
         let (budget, per_s) = (self.budget.lock(), self.rate.lock().per_s());
         let bytes = |work| budget.taken(work).bytes;
-        BackgroundNow {
+        BackgroundStatus {
             bytes_per_s_max: budget.bytes_per_s(),
             bytes_per_s_allowed: budget.rate(),
             bytes_per_s: per_s,
@@ -219,9 +219,9 @@ impl Meta {
         if self.log_is_busy() {
             return u32::MAX;
         }
-        match &self.neighbours {
-            Neighbours::Here(here) => here.data.clients(),
-            Neighbours::Apart(cluster) => {
+        match &self.other_roles {
+            OtherRoles::Here(here) => here.data.clients(),
+            OtherRoles::Apart(cluster) => {
                 let loads = background.worked().into_iter().map(|server| cluster.load(server));
                 join_all(loads).await.into_iter().max().unwrap_or(0)
             }
@@ -285,6 +285,6 @@ mod tests {
         assert!(given_up.await.is_err(), "its turn would come after five seconds");
         background.budget.lock().wants(Work::Scrub);
         let favoured = background.budget.lock().may_begin(1 << 40, Work::Scrub, PIECE);
-        assert_eq!(favoured, Turn::Begins);
+        assert_eq!(favoured, Admission::Begins);
     }
 }

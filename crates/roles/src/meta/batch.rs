@@ -26,7 +26,7 @@ use super::{Member, Meta};
 use crate::limits::{BATCH_AGE_MAX, BATCH_SENT_MAX, PROTOCOL_BATCHES};
 
 /// Messages that a group sends while it is stepped.
-pub(super) type Said = Vec<(ServerId, PeerMessage)>;
+pub(super) type SentMessages = Vec<(ServerId, PeerMessage)>;
 
 /// True of a message that may be gathered.
 pub(super) fn may_wait(message: &PeerMessage) -> bool {
@@ -38,22 +38,22 @@ pub(super) fn may_wait(message: &PeerMessage) -> bool {
 }
 
 /// Gathers messages of groups; dropping this sends them.
-pub(super) struct Together<'a> {
+pub(super) struct MessageBatch<'a> {
     /// `None` on a single node, or if not all servers know batches.
     cluster: Option<&'a Cluster>,
     to: BTreeMap<ServerId, Vec<(PgId, Bytes)>>,
     /// The time at which the first of them was gathered.
     since: Option<Instant>,
     /// Kept to reuse its memory.
-    said: Said,
+    said: SentMessages,
 }
 
 impl Meta {
     /// Begins a batch, for groups that are stepped one after the other.
-    pub(super) fn together(&self) -> Together<'_> {
+    pub(super) fn together(&self) -> MessageBatch<'_> {
         let knows = |it: &&Cluster| it.managers.map().cluster_version >= PROTOCOL_BATCHES;
         let cluster = self.cluster().filter(knows);
-        Together { cluster, to: BTreeMap::new(), since: None, said: Said::new() }
+        MessageBatch { cluster, to: BTreeMap::new(), since: None, said: SentMessages::new() }
     }
 
     /// The number of frames with messages of several groups, and of the messages in them.
@@ -64,7 +64,7 @@ impl Meta {
     }
 }
 
-impl Together<'_> {
+impl MessageBatch<'_> {
     /// Runs `does` with a member, and gathers the messages that it sends.
     pub(super) fn with(&mut self, member: &mut Member, does: impl FnOnce(&mut Member)) {
         let Some(cluster) = self.cluster else { return does(member) };
@@ -100,7 +100,7 @@ impl Together<'_> {
     }
 }
 
-impl Drop for Together<'_> {
+impl Drop for MessageBatch<'_> {
     fn drop(&mut self) {
         self.leave();
     }

@@ -108,10 +108,10 @@ impl Meta {
     }
 
     fn say_again(&self, cluster: &Cluster, member: &Member) {
-        if member.pg.role() == Role::Active && !member.duties.contradicts {
+        if member.pg.role() == Role::Active && !member.view_state.contradicts {
             cluster.say_active(member.pg.id(), member.pg.view());
         }
-        if member.duties.needs_lv {
+        if member.view_state.needs_lv {
             cluster.say_needs_lv(member);
         }
         if member.pg.is_odd() {

@@ -19,10 +19,10 @@ use larder_types::{BootId, PgId, ServerId, View};
 use tokio::runtime::Handle;
 
 use super::adoption::Adoption;
-use super::shunned::Shunned;
-use super::{Member, Meta, Neighbours};
+use super::copy_backoff::CopyBackoff;
+use super::{Member, Meta, OtherRoles};
 use crate::limits::{MAP_LAG_MAX, PEER_BYTES_MAX};
-use crate::managers::{Early, Managers};
+use crate::managers::{DeferredOrders, Managers};
 use crate::peers::Peers;
 use crate::wire::{DataService, MetaMessage, MetaService};
 
@@ -41,12 +41,12 @@ pub(super) struct Cluster {
     pub(super) managers: Arc<dyn Managers>,
     pub(super) metas: Peers<MetaService>,
     pub(super) data: Peers<DataService>,
-    pub(super) shunned: Shunned,
+    pub(super) copy_backoff: CopyBackoff,
     pub(super) runtime: Handle,
     pub(super) meta: OnceLock<Weak<Meta>>,
     pub(super) adoption: Adoption,
     /// Orders about views and volumes whose map is not kept yet.
-    pub(super) early: Arc<Early<(PgId, Option<View>)>>,
+    pub(super) deferred_orders: Arc<DeferredOrders<(PgId, Option<View>)>>,
     /// A PG has begun to serve: its lease does not wait for the next beat.
     pub(super) renew_soon: AtomicBool,
     /// The last renewal of leases, and who granted one.
@@ -119,7 +119,7 @@ impl Cluster {
     /// Holds an order until its map is kept.
     pub(super) fn hold(&self, about: AboutOrder, order: ManagerMessage) {
         let meta = self.meta.get().cloned();
-        self.early.hold(&self.runtime, about, order, move |order| {
+        self.deferred_orders.hold(&self.runtime, about, order, move |order| {
             if let Some(meta) = meta.as_ref().and_then(Weak::upgrade)
                 && let Some(cluster) = meta.cluster()
             {
@@ -151,7 +151,7 @@ impl Cluster {
     }
 
     pub(super) fn say_needs_lv(&self, member: &Member) {
-        let (pg, has) = (&member.pg, member.duties.places.len());
+        let (pg, has) = (&member.pg, member.view_state.places.len());
         self.managers.say(ServerMessage::need_lv(pg.id(), pg.view(), has, pg.has_most()));
     }
 
@@ -206,9 +206,9 @@ impl Cluster {
 impl Meta {
     /// The connections to other servers; `None` on a single node.
     pub(super) fn cluster(&self) -> Option<&Cluster> {
-        match &self.neighbours {
-            Neighbours::Here(_) => None,
-            Neighbours::Apart(cluster) => Some(cluster),
+        match &self.other_roles {
+            OtherRoles::Here(_) => None,
+            OtherRoles::Apart(cluster) => Some(cluster),
         }
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use larder_protocol::background::Work;
 use larder_protocol::limits::{COMPACT_PAUSE_MS, COMPACT_PAUSE_WALKS, MOVES_MAX};
-use larder_protocol::pg::{Begun, Move, chunk_at};
+use larder_protocol::pg::{Move, StartedCompaction, chunk_at};
 use larder_protocol::space::Fragmentation;
 use larder_protocol::{Event, IndexError};
 use larder_types::{Chunk, PgId};
@@ -30,11 +30,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::copy::Ending;
-use super::{Here, Meta, Neighbours};
+use super::{Here, Meta, OtherRoles};
 use crate::blocking;
 use crate::data::DataServer;
 use crate::limits::READ_PIECE_BYTES;
-use crate::progress::CompactionNow;
+use crate::progress::CompactionStatus;
 
 /// Counts of the compaction of a server's volumes.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub(super) struct Compaction {
 }
 
 impl Compaction {
-    fn begin(&self, begun: Begun) {
+    fn begin(&self, begun: StartedCompaction) {
         self.walks.fetch_add(1, Ordering::Relaxed);
         self.bytes_made.store(0, Ordering::Relaxed);
         self.bytes_wanted.store(begun.bytes, Ordering::Relaxed);
@@ -75,9 +75,9 @@ impl Compaction {
         self.bytes_made.fetch_add(u64::from(bytes), Ordering::Relaxed);
     }
 
-    pub(super) fn now(&self) -> CompactionNow {
+    pub(super) fn now(&self) -> CompactionStatus {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        CompactionNow {
+        CompactionStatus {
             fragmented: load(&self.fragmented),
             under_way: load(&self.under_way),
             bytes_wanted: load(&self.bytes_wanted),
@@ -126,16 +126,17 @@ impl Meta {
     }
 
     /// PGs with volumes that are to be compacted now.
-    fn begin_compaction(&self) -> (BTreeSet<PgId>, Begun) {
+    fn begin_compaction(&self) -> (BTreeSet<PgId>, StartedCompaction) {
         let from = Fragmentation::default();
-        let (mut pgs, mut fragmented, mut all) = (BTreeSet::new(), 0, Begun::default());
+        let (mut pgs, mut fragmented, mut all) = (BTreeSet::new(), 0, StartedCompaction::default());
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             fragmented += member.pg.fragmented(from);
             let begun = member.pg.begin_compaction(from);
             if begun.lvs > 0 {
                 pgs.insert(pg);
-                all = Begun { lvs: all.lvs + begun.lvs, bytes: all.bytes + begun.bytes };
+                all =
+                    StartedCompaction { lvs: all.lvs + begun.lvs, bytes: all.bytes + begun.bytes };
             }
         }
         self.compaction.fragmented.store(fragmented as u64, Ordering::Relaxed);
@@ -185,10 +186,10 @@ impl Meta {
             let piece = self.background.begin(Work::Compact, u64::from(to.chunk.len)).await;
             let meta = self.clone();
             under_way.spawn(async move {
-                let is_copied = match &meta.neighbours {
-                    Neighbours::Here(here) => here.copy_to_new_place(&to).await,
-                    Neighbours::Apart(cluster) => {
-                        let places = meta.lock(pg).duties.places_of(to.chunk.lv);
+                let is_copied = match &meta.other_roles {
+                    OtherRoles::Here(here) => here.copy_to_new_place(&to).await,
+                    OtherRoles::Apart(cluster) => {
+                        let places = meta.lock(pg).view_state.places_of(to.chunk.lv);
                         let copied =
                             cluster.copy_to_new_place(&to, &places, &meta.background).await;
                         meta.suspect_copies(pg, (&to.row, &to.chunk), (copied.bad, &places));

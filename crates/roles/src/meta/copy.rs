@@ -131,7 +131,7 @@ impl Cluster {
         let Some((server, peer)) = self.replica(places, to) else {
             return Copied::ended(Ending::Failed);
         };
-        if self.shunned.has(server) {
+        if self.copy_backoff.has(server) {
             return Copied::ended(Ending::PutOff);
         }
         let order = CopyOrder {
@@ -165,18 +165,18 @@ impl Cluster {
             }
             Err(CallError::Busy(_)) => {
                 if asked.elapsed() >= Duration::from_millis(COPY_LATE_MS) {
-                    self.shunned.add(server);
+                    self.copy_backoff.add(server);
                 }
                 (Ending::PutOff, Vec::new())
             }
             Err(error) => {
                 tracing::debug!(%server, %lv, %error, "a replica did not answer for a copy");
-                self.shunned.add(server);
+                self.copy_backoff.add(server);
                 (Ending::Failed, Vec::new())
             }
         };
         if ending == Ending::Failed && asked.elapsed() >= Duration::from_millis(COPY_LATE_MS) {
-            self.shunned.add(server);
+            self.copy_backoff.add(server);
         }
         let is_bad = |replica: &usize| places.get(*replica).is_some_and(|at| bad.contains(at));
         Copied { ending, bad: from.iter().filter(is_bad).fold(Holders::default(), Holders::with) }

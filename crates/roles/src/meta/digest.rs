@@ -31,10 +31,10 @@ use tokio::time::{Instant, sleep_until};
 use super::background::Background;
 use super::cluster::Cluster;
 use super::index::index_error;
-use super::{Meta, Neighbours};
+use super::{Meta, OtherRoles};
 use crate::blocking;
 use crate::limits::{DIFFERING_TOLD_MAX, DIGEST_LOOK, DIGEST_PIECE_BYTES, DIGESTS_MAX};
-use crate::progress::DigestsNow;
+use crate::progress::DigestsStatus;
 
 /// The state of a server's comparisons.
 pub(super) struct Digests {
@@ -78,7 +78,7 @@ pub(super) async fn run(meta: Weak<Meta>, period: Duration) {
     loop {
         sleep_until(Instant::now() + look).await;
         let Some(meta) = meta.upgrade().filter(|meta| !meta.is_stopping()) else { return };
-        if let Neighbours::Apart(cluster) = &meta.neighbours {
+        if let OtherRoles::Apart(cluster) = &meta.other_roles {
             meta.look_for_ended();
             meta.begin_comparison(cluster);
         }
@@ -173,10 +173,10 @@ impl Meta {
 
     /// The progress of comparisons; `None` if this server begins none.
     #[must_use]
-    pub fn digests_now(&self) -> Option<DigestsNow> {
+    pub fn digests_now(&self) -> Option<DigestsStatus> {
         self.digests.with(|now_ms, it| {
             let (outcomes, (groups, equal)) = (it.outcomes(), it.groups());
-            DigestsNow {
+            DigestsStatus {
                 period_ms: it.period_ms(),
                 groups: groups as u64,
                 equal: equal as u64,

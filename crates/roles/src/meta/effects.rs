@@ -32,7 +32,7 @@ impl Meta {
             },
             Effect::Data { lv, replica, request } => cluster.ask_data(member, lv, replica, request),
             Effect::NeedLv => {
-                member.duties.needs_lv = true;
+                member.view_state.needs_lv = true;
                 cluster.say_needs_lv(member);
             }
             Effect::Rebuilt { lv, replica, disk } => {
@@ -57,7 +57,7 @@ impl Meta {
                 self.send_rows(cluster, member, to, (at, after))
             }
             Effect::SnapshotOver { to } => {
-                member.duties.snapshots.remove(&to);
+                member.view_state.snapshots.remove(&to);
             }
             Effect::Digest { at } => self.begin_sum(cluster, pg, at),
             Effect::Compared { at, outcome, sums } => self.compared(pg, at, outcome, &sums),
@@ -102,7 +102,7 @@ async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAn
 impl Cluster {
     fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
         let (pg, view) = (member.pg.id(), member.pg.view());
-        let server = member.duties.place(lv, replica);
+        let server = member.view_state.place(lv, replica);
         debug_assert!(
             server.is_some(),
             "pg {pg}: replica {replica} of lv {lv} is asked before it is noted"

@@ -27,7 +27,7 @@ use std::time::Duration;
 use larder_kv::KvReader;
 use larder_net::Responder;
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::region::journal::{Batch, Why};
+use larder_protocol::region::journal::{Batch, VoidReason};
 use larder_protocol::region::{Token, Void, key_rows};
 use larder_protocol::{Call, IndexError, Refusal};
 use larder_types::codec::encode;
@@ -46,7 +46,7 @@ use crate::limits::{
     REGION_LEFT_COUNTED_MAX, REGION_NEWS_MS, REGION_QUIET_OPS,
 };
 use crate::ticket::{Settled, Ticket};
-use crate::wire::{JournalNow, JournalShown, MetaReply, MetaService};
+use crate::wire::{JournalReply, JournalShown, MetaReply, MetaService};
 
 /// The result of the last read of a journal to its end.
 #[derive(Debug, Clone, Copy, Default)]
@@ -115,7 +115,7 @@ impl Meta {
         let shown = |told| Ok(JournalShown { applied, forgotten, map, told });
         let void = |why| Err(Void { why, resume: Token { through: applied } });
         if token.through > end {
-            return shown(void(Why::Ahead));
+            return shown(void(VoidReason::Ahead));
         }
         if token.through > applied {
             // For the moment this index shows less than the former primary's did.
@@ -123,7 +123,7 @@ impl Meta {
         }
         // No journal has outcomes from before the store had a region's number.
         if token.through == OpSeq(0) || token.through < forgotten {
-            return shown(void(Why::Overrun));
+            return shown(void(VoidReason::Overrun));
         }
         if seen.applied == applied && seen.last <= token.through {
             return shown(Ok(Batch { token: ahead, ..nothing(seen.last) }));
@@ -164,7 +164,7 @@ impl Meta {
         }
         // Outcomes that the scan did not find may have been forgotten since the token was checked.
         if token.through < self.forgotten(pg)? {
-            return shown(void(Why::Overrun));
+            return shown(void(VoidReason::Overrun));
         }
         if is_all && batch.left.0 == 0 {
             if batch.ids.is_empty() {
@@ -287,8 +287,8 @@ impl Meta {
                 continue;
             }
             let now = |pg| match shown.remove(&pg) {
-                Some(shown) => (pg, JournalNow::Shows(shown)),
-                None => (pg, JournalNow::NotNow),
+                Some(shown) => (pg, JournalReply::Shows(shown)),
+                None => (pg, JournalReply::NotNow),
             };
             let answer: Vec<_> = asked.into_iter().map(now).collect();
             return responder.answer(&MetaReply::Journals, encode(&answer).into());

@@ -24,10 +24,10 @@ use super::cluster::Cluster;
 use crate::blocking;
 use crate::limits::{KEPT_KEYS_MAX, KEPT_SETTLE_MS, ROWS_BYTES_MAX};
 use crate::ticket::{Settled, Ticket};
-use crate::wire::{KeptNow, MetaReply, MetaService};
+use crate::wire::{KeyReply, MetaReply, MetaService};
 
 /// A key, and the view in which its PG is asked; `None` if the call names no view.
-type Asked = (BucketId, ObjectKey, Option<View>);
+type KeyInView = (BucketId, ObjectKey, Option<View>);
 
 impl Meta {
     /// Answers the gateway's request for keys.
@@ -48,7 +48,7 @@ impl Meta {
             let view = views.get(&self.pg_of(bucket, &key)).copied();
             (bucket, key, view)
         });
-        let asked: Vec<Asked> = asked.collect();
+        let asked: Vec<KeyInView> = asked.collect();
         cluster.runtime.spawn(async move {
             let settling = asked.iter().map(|asked| meta.settles_key(asked));
             let settled = futures::future::join_all(settling).await;
@@ -61,7 +61,7 @@ impl Meta {
     }
 
     /// Waits a little until the index shows all changes of a key. Returns false if it does not in time.
-    async fn settles_key(&self, (bucket, key, view): &Asked) -> bool {
+    async fn settles_key(&self, (bucket, key, view): &KeyInView) -> bool {
         let (Some(view), pg) = (view, self.pg_of(*bucket, key)) else { return true };
         {
             let member = self.lock(pg);
@@ -79,7 +79,7 @@ impl Meta {
     }
 
     /// Reads the rows of settled keys, as many as fit one answer. Blocks.
-    fn read_kept(&self, asked: &[Asked], settled: &[bool]) -> Vec<KeptNow> {
+    fn read_kept(&self, asked: &[KeyInView], settled: &[bool]) -> Vec<KeyReply> {
         let (mut kept, mut bytes) = (Vec::with_capacity(asked.len()), 0);
         for ((bucket, key, view), settled) in asked.iter().zip(settled) {
             if bytes >= ROWS_BYTES_MAX {
@@ -88,17 +88,17 @@ impl Meta {
             let rows = self.rows_of(*bucket, key);
             let tells = view.is_some_and(|view| self.lock(self.pg_of(*bucket, key)).tells(view));
             kept.push(match rows {
-                _ if !tells => KeptNow::NotNow,
+                _ if !tells => KeyReply::NotNow,
                 Ok((version, tombstone)) if *settled => {
                     let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
                     bytes += len(&version) + len(&tombstone);
                     let values = |value: Option<Bytes>| value.map(|value| value.to_vec());
-                    KeptNow::Rows(values(version), values(tombstone))
+                    KeyReply::Rows(values(version), values(tombstone))
                 }
-                Ok(_) => KeptNow::Unknown,
+                Ok(_) => KeyReply::Unknown,
                 Err(error) => {
                     tracing::error!(?key, %error, "rows of the index cannot be read");
-                    KeptNow::Unknown
+                    KeyReply::Unknown
                 }
             });
         }

@@ -3,7 +3,7 @@
 use larder_protocol::Call;
 use larder_types::Target;
 
-use crate::breakdown::{ByKind, CountsNow, META_TABLE};
+use crate::breakdown::{ByKind, CountsStatus, META_TABLE};
 
 /// A kind of request. Its number is the place of its count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl MetaKind {
             Call::Read { .. } => Self::LookUpOpen,
             Call::Suspect { .. } => Self::Suspect,
             Call::Append(_) => Self::Append,
-            Call::Told(_) => Self::Region,
+            Call::RemoteChange(_) => Self::Region,
             Call::PlanCoalesce(_) | Call::Coalesce(_) => Self::Coalesce,
             Call::Barrier | Call::Settle(_) => return None,
         })
@@ -126,8 +126,8 @@ impl MetaRequests {
 
     /// The counts now, for a sum over servers.
     #[must_use]
-    pub fn now(&self) -> CountsNow {
-        let mut now = CountsNow { age_s: self.0.age_s(), counts: Vec::new() };
+    pub fn now(&self) -> CountsStatus {
+        let mut now = CountsStatus { age_s: self.0.age_s(), counts: Vec::new() };
         for (name, sums) in self.sums() {
             now.add_requests(META_TABLE, name, sums);
         }

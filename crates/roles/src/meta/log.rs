@@ -6,7 +6,7 @@
 //!    order, with all later ones behind it. A log with a gap could not be read again. A slow disk never ends the process. One
 //!    without room for an op that waits does, after the log thread has looked for room once more.
 //! 2. The ops that wait are bounded at their sources. Calls and other members' ops are turned away while
-//!    the log is busy, but for an op of each group now and then (`turns.rs`).
+//!    the log is busy, but for an op of each group now and then (`op_quota.rs`).
 //! 3. While an op waits for room the log thread has a turn due, as only its turns make room: no op waits for the next one
 //!    to come.
 
@@ -26,7 +26,7 @@ use super::Meta;
 use super::rate::Rate;
 use crate::limits::{LOG_BUFFER_BYTES_MAX, LOG_BUFFER_SEGMENT_PART};
 use crate::planted::{Bug, has};
-use crate::progress::{LogKept, LogNow};
+use crate::progress::{LogKept, LogStatus};
 
 /// Counts of the log, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
@@ -308,13 +308,13 @@ impl Log {
     }
 
     /// The progress of trimming. `retained` has the oldest op that each PG needs now, and the reason.
-    pub(super) fn now(&self, retained: &[(OpSeq, Retained)]) -> LogNow {
+    pub(super) fn now(&self, retained: &[(OpSeq, Retained)]) -> LogStatus {
         let state = self.state.lock();
         let untrimmed_bytes = state.untrimmed_bytes();
         let kept = kept(&state.segments, retained);
         drop(state);
         let rates = self.rates.lock();
-        LogNow {
+        LogStatus {
             disk_bytes: self.disk_bytes.load(Ordering::Relaxed),
             untrimmed_bytes,
             trimmed_bytes: self.trimmed.load(Ordering::Relaxed),

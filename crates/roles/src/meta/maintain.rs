@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::beat::Beat;
 use super::tick::Reaps;
-use super::{Here, Meta, Neighbours};
+use super::{Here, Meta, OtherRoles};
 use crate::clock;
 use crate::limits::{LOG_BYTES_BEFORE_FLUSH, PROTOCOL_COALESCE, PROTOCOL_STEPS, TICK_MS};
 
@@ -112,7 +112,7 @@ impl Meta {
             let due = ticked + Duration::from_millis(TICK_MS);
             self.need_lv.wait_until(due);
             self.need_lv.take_now(&mut wanting);
-            if let Neighbours::Here(here) = &self.neighbours {
+            if let OtherRoles::Here(here) = &self.other_roles {
                 self.draw_lvs(here, &mut wanting);
             }
             let now = Instant::now();
@@ -127,14 +127,14 @@ impl Meta {
             self.index.measure();
             reaps.may_begin = self.all_know(PROTOCOL_STEPS);
             reaps.may_coalesce = self.all_know(PROTOCOL_COALESCE);
-            match &self.neighbours {
-                Neighbours::Here(here) => {
+            match &self.other_roles {
+                OtherRoles::Here(here) => {
                     here.data.measure_free_space();
                     self.hear_proxy();
                     let time = clock::now();
                     self.pg_ids().for_each(|pg| self.tick(time, &mut self.lock(pg), &mut reaps));
                 }
-                Neighbours::Apart(cluster) => self.tick_apart(cluster, &mut beat, &mut reaps),
+                OtherRoles::Apart(cluster) => self.tick_apart(cluster, &mut beat, &mut reaps),
             }
             reaps.end_tick();
             let end = self.log.end();
@@ -160,9 +160,9 @@ impl Meta {
 
     /// Returns true if all servers, those that join later too, speak this version of the protocol.
     fn all_know(&self, version: u8) -> bool {
-        match &self.neighbours {
-            Neighbours::Here(_) => true,
-            Neighbours::Apart(cluster) => cluster.managers.map().cluster_version >= version,
+        match &self.other_roles {
+            OtherRoles::Here(_) => true,
+            OtherRoles::Apart(cluster) => cluster.managers.map().cluster_version >= version,
         }
     }
 
@@ -195,7 +195,7 @@ impl Meta {
 
     /// Gives a PG another LV as if it had asked for one, if the pool has one.
     pub(crate) fn draw_lv(&self, pg: PgId) {
-        if let Neighbours::Here(here) = &self.neighbours {
+        if let OtherRoles::Here(here) = &self.other_roles {
             self.draw_lvs(here, &mut vec![pg]);
         }
     }

@@ -24,8 +24,8 @@
 //! |---|---|
 //! | `recover.rs`, `space.rs`, `error.rs` | opening: index, log, and on a single node views and space; reading the rows for their blocks |
 //! | `log.rs`, `index.rs`, `maintain.rs`, `tick.rs` | log, index, ticks and flushes |
-//! | `callers.rs`, `queue.rs`, `turns.rs` | calls in flight, PGs that wait for a thread, ops that are taken while the log is behind |
-//! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: its connections to others, and its state for each group |
+//! | `callers.rs`, `queue.rs`, `op_quota.rs` | calls in flight, PGs that wait for a thread, ops that are taken while the log is behind |
+//! | `server.rs`, `cluster.rs`, `pg_view.rs` | a server of a cluster: its connections to others, and its state for each group |
 //! | `effects.rs`, `batch.rs` | effects of machines that concern other servers; messages of several groups in one frame |
 //! | `answering.rs`, `scan.rs` | answers to proxies |
 //! | `journals.rs`, `kept.rs` | answers to the gateway to other regions |
@@ -33,7 +33,7 @@
 //! | `snapshots/` | snapshots of groups for followers |
 //! | `orders.rs`, `beat.rs` | orders of the leading manager, and reports that are repeated to it |
 //! | `adoption.rs`, `adopt.rs` | how it begins to serve a PG |
-//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs`, `shunned.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
+//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs`, `copy_backoff.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
 //! | `progress.rs`, `rate.rs` | the progress of all that |
 //! | `usage.rs` | objects and bytes of buckets in the groups that it leads |
 //! | `kinds.rs` | counts of its requests by kind |
@@ -59,8 +59,8 @@ mod callers;
 mod cluster;
 mod compact;
 mod copy;
+mod copy_backoff;
 mod digest;
-mod duties;
 mod effects;
 mod error;
 mod index;
@@ -69,7 +69,9 @@ mod kept;
 mod kinds;
 mod log;
 mod maintain;
+mod op_quota;
 mod orders;
+mod pg_view;
 mod positions;
 mod progress;
 mod queue;
@@ -80,11 +82,9 @@ mod recover;
 mod scan;
 mod scrub;
 mod server;
-mod shunned;
 mod snapshots;
 mod space;
 mod tick;
-mod turns;
 mod usage;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,7 @@ use larder_protocol::pg::PgGauges;
 use larder_protocol::placement::pg_of;
 use larder_protocol::space::NoSpace;
 use larder_protocol::{
-    Answer, Call, DataAnswer, Effect, Event, IndexError, Now, Outbox, Pg, RowSpan, Token,
+    Answer, Call, DataAnswer, Effect, Event, EventTime, IndexError, Outbox, Pg, RowSpan, Token,
 };
 use larder_types::{BucketId, Extent, LvId, ObjectKey, OpId, PgId, RegionId};
 use parking_lot::{Mutex, MutexGuard};
@@ -105,7 +105,7 @@ use tokio::sync::watch;
 use crate::clock::now;
 use crate::data::DataServer;
 use crate::manager::LocalManager;
-use crate::news::{News, NewsWatch};
+use crate::notifier::{Notifier, NotifierWatch};
 use crate::requests::Requests;
 use crate::ticket::Ticket;
 pub use adoption::AdoptionCounters;
@@ -116,7 +116,6 @@ use callers::{Caller, Callers, NOBODY};
 use cluster::Cluster;
 use compact::Compaction;
 use digest::Digests;
-use duties::Duties;
 pub use error::OpenError;
 use index::IndexPort;
 pub(crate) use journals::JournalCall;
@@ -125,6 +124,7 @@ pub(crate) use kinds::MetaKind;
 pub use kinds::MetaRequests;
 use log::Log;
 pub use log::LogCounters;
+use pg_view::PgViewState;
 pub(crate) use positions::Awaited;
 use positions::Positions;
 use queue::PgQueue;
@@ -146,15 +146,15 @@ struct Member {
     out: Outbox,
     callers: Callers,
     scratch: Vec<u8>,
-    duties: Duties,
+    view_state: PgViewState,
     /// Gathers its messages to other members, while it is stepped together with other groups.
-    said: Option<batch::Said>,
+    said: Option<batch::SentMessages>,
     /// The time of its last step on the steady clock. A call's time is that between the steps that took and answered it.
     stepped_ms: u64,
 }
 
 /// The other roles that this server depends on.
-enum Neighbours {
+enum OtherRoles {
     /// The roles of this process.
     Here(Here),
     /// Other processes.
@@ -171,13 +171,13 @@ struct Here {
 pub struct Meta {
     pgs: Vec<Mutex<Member>>,
     index: IndexPort,
-    neighbours: Neighbours,
+    other_roles: OtherRoles,
     log: Log,
     to_apply: PgQueue,
     need_lv: PgQueue,
     flush: maintain::FlushSignal,
     /// News that the index shows more, in a store among regions.
-    rounds: News,
+    rounds: Notifier,
     fatal: watch::Sender<Option<String>>,
     space_known: SpaceKnown,
     stopping: AtomicBool,
@@ -213,7 +213,7 @@ impl Meta {
     }
 
     /// News when the index of a store among regions shows more.
-    pub(crate) fn shows_more(&self) -> NewsWatch {
+    pub(crate) fn shows_more(&self) -> NotifierWatch {
         self.rounds.subscribe()
     }
 
@@ -291,8 +291,8 @@ impl Meta {
             gauges.waiting_calls,
             gauges.moves,
             member.callers.in_flight(),
-            member.duties.awaited(),
-            member.duties.snapshots.len(),
+            member.view_state.awaited(),
+            member.view_state.snapshots.len(),
             usize::from(member.pg.is_unread()),
             usize::from(member.pg.wants_count()),
         ];
@@ -403,7 +403,7 @@ impl Meta {
     }
 
     /// The same for a caller that has read the clock.
-    fn step_at(&self, now: Now, member: &mut Member, event: Event) {
+    fn step_at(&self, now: EventTime, member: &mut Member, event: Event) {
         member.stepped_ms = now.steady_ms;
         if let Event::Call { token, call } = &event
             && let Some(kind) = MetaKind::of(call)
@@ -431,9 +431,9 @@ impl Meta {
                 }
                 Effect::Committed => self.to_apply.push(pg),
                 Effect::Halt(reason) => self.fail(reason),
-                effect => match &self.neighbours {
-                    Neighbours::Here(here) => self.ask_here(here, pg, effect),
-                    Neighbours::Apart(cluster) => self.ask_apart(cluster, member, effect),
+                effect => match &self.other_roles {
+                    OtherRoles::Here(here) => self.ask_here(here, pg, effect),
+                    OtherRoles::Apart(cluster) => self.ask_apart(cluster, member, effect),
                 },
             }
         }

@@ -20,7 +20,7 @@ use larder_types::{LvId, PgId, ServerId, View};
 use parking_lot::MutexGuard;
 
 use super::cluster::{AboutOrder, Cluster};
-use super::duties::Volumes;
+use super::pg_view::Volumes;
 use super::{Member, Meta};
 use crate::clock::now;
 use crate::planted::{Bug, has};
@@ -41,7 +41,7 @@ impl Meta {
             ManagerMessage::Leases { boot, sent_ms, granted } if boot == cluster.boot => {
                 for (pg, view) in granted {
                     if let Some(mut member) = self.member(pg) {
-                        let lease = &mut member.duties.lease;
+                        let lease = &mut member.view_state.lease;
                         *lease = (*lease).max((view, sent_ms.saturating_add(LEASE_MS)));
                     }
                 }
@@ -67,13 +67,13 @@ impl Meta {
             }
             ManagerMessage::PoolEmpty(boot, pg) if boot == cluster.boot => {
                 if let Some(mut member) = self.member(pg) {
-                    member.duties.needs_lv = false;
+                    member.view_state.needs_lv = false;
                     self.step(&mut member, Event::PoolEmpty);
                 }
             }
             ManagerMessage::TooFewServers(boot, pg) if boot == cluster.boot => {
                 if let Some(mut member) = self.member(pg) {
-                    member.duties.needs_lv = false;
+                    member.view_state.needs_lv = false;
                     self.step(&mut member, Event::TooFewServers);
                 }
             }
@@ -167,24 +167,24 @@ impl Meta {
             }
         }
         match member.pg.role() {
-            Role::Active if !member.duties.contradicts => {
+            Role::Active if !member.view_state.contradicts => {
                 let (pg, view, as_of) = (member.pg.id(), volumes.view, volumes.as_of);
-                let known = member.duties.volumes.as_ref().filter(|known| known.view == view);
+                let known = member.view_state.volumes.as_ref().filter(|known| known.view == view);
                 if known.is_some_and(|known| known.as_of > as_of) {
                     return tracing::debug!(%pg, ?as_of, "an older map's word on volumes came late");
                 }
-                member.duties.volumes = Some(volumes);
+                member.view_state.volumes = Some(volumes);
                 cluster.adopt_under(as_of, pg);
             }
             Role::Serving => {
                 for info in volumes.lvs {
-                    if member.duties.knows_newer(&info) {
+                    if member.view_state.knows_newer(&info) {
                         let (pg, lv) = (member.pg.id(), info.lv);
                         tracing::debug!(%pg, %lv, "an older map's word on a volume came late");
                         continue;
                     }
-                    if member.duties.note_lv(&info) {
-                        member.duties.needs_lv = false;
+                    if member.view_state.note_lv(&info) {
+                        member.view_state.needs_lv = false;
                     }
                     self.step(member, Event::Lv(info));
                 }

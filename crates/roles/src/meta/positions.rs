@@ -24,7 +24,7 @@ use super::Meta;
 use super::callers::refuse;
 use super::cluster::Cluster;
 use crate::limits::{POSITION_WAITS_MAX, POSITIONS_MAX, REGION_WAIT_MS};
-use crate::news::News;
+use crate::notifier::Notifier;
 use crate::wire::{MetaReply, MetaService, Position};
 
 /// The positions of other regions in all PGs' journals.
@@ -32,7 +32,7 @@ pub(super) struct Positions {
     /// By PG, in the order of regions.
     of_pgs: Vec<Mutex<Vec<Position>>>,
     /// News that a position has changed.
-    moved: News,
+    moved: Notifier,
     /// Bounds the calls that wait.
     waits: Semaphore,
 }
@@ -53,7 +53,7 @@ impl Awaited {
 impl Positions {
     pub(super) fn new(pgs: usize) -> Self {
         let of_pgs = (0..pgs).map(|_| Mutex::default()).collect();
-        Self { of_pgs, moved: News::default(), waits: Semaphore::new(POSITION_WAITS_MAX) }
+        Self { of_pgs, moved: Notifier::default(), waits: Semaphore::new(POSITION_WAITS_MAX) }
     }
 
     /// Takes the gateway's report for a PG. Returns true if a position has changed. Regions that it does not name are
@@ -79,9 +79,9 @@ impl Positions {
 impl Meta {
     /// Takes the gateway's report for several PGs.
     pub(crate) fn hear_positions(&self, told: &[(PgId, Vec<Position>)]) {
-        let news = told.iter().filter(|(pg, positions)| self.positions.hear(*pg, positions));
+        let notifier = told.iter().filter(|(pg, positions)| self.positions.hear(*pg, positions));
         // `count` takes all reports, those after the first change too.
-        if news.count() > 0 {
+        if notifier.count() > 0 {
             self.positions.moved.tell();
         }
     }

@@ -14,8 +14,8 @@ use super::scrub::Scrubber;
 use super::{Meta, compact, digest, rebuild};
 use crate::limits::{DOUBT_TOLD_MS, DOUBTS_TOLD_MAX, FLOORS_TOLD_MAX};
 use crate::progress::{
-    AwayNow, BackgroundNow, CompactionNow, DoubtNow, DoubtsNow, FloorNow, FloorsNow, LogNow,
-    Progress,
+    AwayReplica, BackgroundStatus, CompactionStatus, DoubtsStatus, FloorStatus, FloorsStatus,
+    LogStatus, Progress, PutInDoubt,
 };
 
 impl Meta {
@@ -46,7 +46,7 @@ impl Meta {
 
     /// The state of the budget of background work.
     #[must_use]
-    pub fn background_now(&self) -> BackgroundNow {
+    pub fn background_now(&self) -> BackgroundStatus {
         self.background.now()
     }
 
@@ -65,52 +65,54 @@ impl Meta {
     }
 
     /// Puts in doubt in groups that this server serves, with the replicas that they wait for.
-    pub(super) fn doubts_now(&self, cluster: &Cluster) -> DoubtsNow {
+    pub(super) fn doubts_now(&self, cluster: &Cluster) -> DoubtsStatus {
         let map = cluster.managers.map();
-        let mut all: Vec<DoubtNow> = Vec::new();
+        let mut all: Vec<PutInDoubt> = Vec::new();
         for pg in self.pg_ids() {
             let member = self.lock(pg);
             let old = member.pg.doubts().filter(|doubt| doubt.open_ms >= DOUBT_TOLD_MS);
             all.extend(old.map(|doubt| {
                 let replicas = map.lv(doubt.lv).map_or(&[][..], |record| &record.replicas);
                 let away = doubt.away.iter().filter_map(|replica| replicas.get(replica));
-                DoubtNow {
+                PutInDoubt {
                     pg: pg.0,
                     op: doubt.op.seq.0,
                     bucket: doubt.bucket.0,
                     key: doubt.key.as_str().to_owned(),
                     volume: doubt.lv.0,
                     open_ms: doubt.open_ms,
-                    away: away.map(|it| AwayNow { server: it.server.0, disk: it.disk.0 }).collect(),
+                    away: away
+                        .map(|it| AwayReplica { server: it.server.0, disk: it.disk.0 })
+                        .collect(),
                 }
             }));
         }
         all.sort_by_key(|doubt| std::cmp::Reverse(doubt.open_ms));
         let puts = all.len() as u64;
         all.truncate(DOUBTS_TOLD_MAX);
-        DoubtsNow { puts, oldest: all }
+        DoubtsStatus { puts, oldest: all }
     }
 
     /// The progress of the log's trimming.
     #[must_use]
-    pub fn log_now(&self) -> LogNow {
+    pub fn log_now(&self) -> LogStatus {
         let retained: Vec<_> = self.pg_ids().map(|pg| self.lock(pg).pg.retained()).collect();
         self.log.now(&retained)
     }
 
     /// The progress of the compaction of volumes.
     #[must_use]
-    pub fn compaction_now(&self) -> CompactionNow {
+    pub fn compaction_now(&self) -> CompactionStatus {
         self.compaction.now()
     }
 
     /// Floors of the volumes of groups that this server serves.
     #[must_use]
-    pub fn floors_now(&self) -> FloorsNow {
+    pub fn floors_now(&self) -> FloorsStatus {
         let mut all = Vec::new();
         for pg in self.pg_ids() {
             let member = self.lock(pg);
-            all.extend(member.pg.floors().map(|floor| FloorNow {
+            all.extend(member.pg.floors().map(|floor| FloorStatus {
                 volume: floor.lv.0,
                 pg: pg.0,
                 floor: floor.lowest.map(|lowest| lowest.0),
@@ -119,7 +121,7 @@ impl Meta {
             }));
         }
         all.sort_by_key(|floor| std::cmp::Reverse((floor.floor.is_none(), floor.lag_ops)));
-        FloorsNow {
+        FloorsStatus {
             volumes: all.len() as u64,
             closed: all.iter().filter(|floor| floor.floor.is_none()).count() as u64,
             lag_ops_max: all.iter().map(|floor| floor.lag_ops).max().unwrap_or(0),

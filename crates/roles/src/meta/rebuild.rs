@@ -22,7 +22,7 @@ use std::time::Duration;
 use larder_kv::KvReader;
 use larder_protocol::background::Work;
 use larder_protocol::limits::WALK_LOOK_MS;
-use larder_protocol::pg::{CopyPriority, Refill, Rhythm, Walk, chunk_at};
+use larder_protocol::pg::{CopyPriority, Refill, Walk, WalkSchedule, chunk_at};
 use larder_protocol::{Call, Event, IndexError};
 use larder_types::{Chunk, Counter, Holders, PgId, View};
 use parking_lot::Mutex;
@@ -38,7 +38,7 @@ use crate::clock::now;
 use crate::limits::{
     REBUILD_PIECE_COPIES_MAX, REBUILD_PIECE_SECONDS, REBUILD_ROWS_MAX, SINGLES_LOOK_PAUSE,
 };
-use crate::progress::RebuildNow;
+use crate::progress::RebuildStatus;
 use order::Order;
 
 /// Copies made are counted by the number of good copies before, up to this one.
@@ -103,10 +103,10 @@ impl RebuildCounters {
 
     /// Its progress.
     #[must_use]
-    pub fn now(&self) -> RebuildNow {
+    pub fn now(&self) -> RebuildStatus {
         let (extent, lacking) = (self.extent.lock(), self.lacking.lock());
         let of = |good: usize| lacking.get(&good).copied().unwrap_or_default();
-        RebuildNow {
+        RebuildStatus {
             chunks: extent.chunks,
             left: extent.left,
             lost: of(0),
@@ -182,7 +182,8 @@ impl Looks {
 
 /// Rebuilds until the server is gone.
 pub(super) async fn run(meta: Weak<Meta>) {
-    let (mut bound, mut rhythm, began) = (CopyPriority::FIRST, Rhythm::default(), Instant::now());
+    let (mut bound, mut walk_schedule, began) =
+        (CopyPriority::FIRST, WalkSchedule::default(), Instant::now());
     let mut looks = Looks::default();
     loop {
         sleep_until(Instant::now() + Duration::from_millis(WALK_LOOK_MS)).await;
@@ -195,11 +196,11 @@ pub(super) async fn run(meta: Weak<Meta>) {
         let Some(walk) = meta.wanted_walk(bound) else {
             bound = CopyPriority::FIRST;
             meta.rebuild.order.rest();
-            rhythm.rests();
+            walk_schedule.rests();
             continue;
         };
         let uptime_ms = || began.elapsed().as_millis() as u64;
-        if !rhythm.is_due(uptime_ms(), &walk) {
+        if !walk_schedule.is_due(uptime_ms(), &walk) {
             meta.rebuild.order.rest();
             continue;
         }
@@ -209,7 +210,7 @@ pub(super) async fn run(meta: Weak<Meta>) {
         match meta.walk(walk, &mut looks).await {
             Ok(walk) => {
                 bound = walk.next_bound();
-                rhythm.ended(uptime_ms(), &walk);
+                walk_schedule.ended(uptime_ms(), &walk);
             }
             Err(error) => return meta.fail(format!("the index cannot be walked over: {error}")),
         }
@@ -284,9 +285,9 @@ impl Meta {
     ) -> Result<Option<u64>, IndexError> {
         let (now, began, mut made) = (self.replica_changes(), Instant::now(), None);
         let is_news = |pg: &PgId| looks.known.get(pg) != now.get(pg);
-        let news: Vec<PgId> = now.keys().copied().filter(is_news).collect();
+        let notifier: Vec<PgId> = now.keys().copied().filter(is_news).collect();
         let mut bound = CopyPriority::FIRST;
-        while let Some(walk) = self.look_at(&news, bound) {
+        while let Some(walk) = self.look_at(&notifier, bound) {
             self.rebuild.walks.add(1);
             self.rebuild.order.begin(walk.bound());
             looks.begin(&walk, &now);
@@ -446,9 +447,9 @@ impl Meta {
 
     /// Returns true if the data server that is to make a copy let another time out a moment ago.
     fn is_shunned(&self, pg: PgId, refill: &Refill) -> bool {
-        let server = self.lock(pg).duties.place(refill.chunk.lv, refill.to);
-        let shunned = self.cluster().map(|cluster| &cluster.shunned);
-        server.zip(shunned).is_some_and(|(server, shunned)| shunned.has(server))
+        let server = self.lock(pg).view_state.place(refill.chunk.lv, refill.to);
+        let copy_backoff = self.cluster().map(|cluster| &cluster.copy_backoff);
+        server.zip(copy_backoff).is_some_and(|(server, copy_backoff)| copy_backoff.has(server))
     }
 
     fn refilled(&self, (pg, refill): (PgId, Refill), ending: Ending) {
@@ -460,7 +461,7 @@ impl Meta {
 
     async fn copy_one(&self, pg: PgId, refill: &Refill) -> Ending {
         let Some(cluster) = self.cluster() else { return Ending::Failed };
-        let places = self.lock(pg).duties.places_of(refill.chunk.lv);
+        let places = self.lock(pg).view_state.places_of(refill.chunk.lv);
         let copied = cluster.copy(refill, &places, &self.background).await;
         self.suspect_copies(pg, (&refill.row, &refill.chunk), (copied.bad, &places));
         copied.ending

@@ -26,11 +26,11 @@ use super::index::{Buckets, IndexPort};
 use super::log::{Group, Log};
 use super::maintain::FlushSignal;
 use super::space::SpaceKnown;
-use super::{Callers, Duties, Here, Member, Meta, Neighbours, PgQueue};
+use super::{Callers, Here, Member, Meta, OtherRoles, PgQueue, PgViewState};
 use crate::data::DataServer;
 use crate::limits::KV_CACHE_BYTES;
 use crate::manager::LocalManager;
-use crate::news::News;
+use crate::notifier::Notifier;
 use crate::planted::{Bug, has};
 
 /// Directory of the log's segments.
@@ -165,9 +165,9 @@ impl Meta {
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
         let here = Here { manager: manager.clone(), data };
-        let (meta, mut writer) = recovered.assemble(Buckets::Here(manager), Neighbours::Here(here));
+        let (meta, mut writer) = recovered.assemble(Buckets::Here(manager), OtherRoles::Here(here));
         let meta = Arc::new(meta);
-        let Neighbours::Here(here) = &meta.neighbours else { unreachable!("made above") };
+        let OtherRoles::Here(here) = &meta.other_roles else { unreachable!("made above") };
         let stepped = Arc::downgrade(&meta);
         here.data.answer_to(Box::new(move |pg, lv, replica, answer| {
             if let Some(meta) = stepped.upgrade() {
@@ -226,7 +226,7 @@ impl Meta {
         }
         let server = meta.clone();
         threads.spawn("disk", move || {
-            if let Neighbours::Here(here) = &server.neighbours {
+            if let OtherRoles::Here(here) = &server.other_roles {
                 here.data.disk_loop(volume);
             }
         });
@@ -291,7 +291,7 @@ pub(super) fn recover(
 
 impl Recovered {
     /// The server, which no thread and no connection uses yet, and the writer for its log thread.
-    pub(super) fn assemble(self, buckets: Buckets, neighbours: Neighbours) -> (Meta, Writer) {
+    pub(super) fn assemble(self, buckets: Buckets, other_roles: OtherRoles) -> (Meta, Writer) {
         let pg_count = self.pgs.len();
         let meta = Meta {
             background: super::Background::new(),
@@ -304,13 +304,13 @@ impl Recovered {
             positions: super::Positions::new(pg_count),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
             index: IndexPort::new(self.kv, buckets),
-            neighbours,
+            other_roles,
             log: self.log,
             to_apply: PgQueue::new(pg_count),
             need_lv: PgQueue::new(pg_count),
             flush: FlushSignal::default(),
             fatal: watch::Sender::new(None),
-            rounds: News::default(),
+            rounds: Notifier::default(),
             space_known: SpaceKnown::default(),
             stopping: AtomicBool::new(false),
             requests: OnceLock::new(),
@@ -323,7 +323,7 @@ impl Recovered {
 impl Member {
     fn new(pg: Pg) -> Self {
         let (out, callers, scratch) = (Vec::new(), Callers::default(), Vec::new());
-        let (duties, said, stepped_ms) = (Duties::default(), None, 0);
-        Self { pg, out, callers, scratch, duties, said, stepped_ms }
+        let (view_state, said, stepped_ms) = (PgViewState::default(), None, 0);
+        Self { pg, out, callers, scratch, view_state, said, stepped_ms }
     }
 }

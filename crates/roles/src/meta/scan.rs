@@ -15,7 +15,7 @@ use larder_kv::KvReader;
 use larder_net::Responder;
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::pg::{Role, chunk_in, owner};
-use larder_protocol::sound::check_key;
+use larder_protocol::validation::check_key;
 use larder_protocol::{Call, IndexError, Refusal, RowSpan};
 use larder_types::codec::encode;
 use larder_types::{PgId, View, rows};

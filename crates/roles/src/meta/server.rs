@@ -13,11 +13,11 @@ use tokio::runtime::Handle;
 
 use super::adoption::Adoption;
 use super::cluster::Cluster;
+use super::copy_backoff::CopyBackoff;
 use super::index::{Buckets, LiveBuckets};
 use super::recover::recover;
-use super::shunned::Shunned;
-use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads};
-use crate::managers::{Early, Managers};
+use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, OpenError, OtherRoles, Threads};
+use crate::managers::{DeferredOrders, Managers};
 use crate::peers::Peers;
 
 /// The configuration that a meta server of a cluster is opened with.
@@ -74,11 +74,11 @@ impl MetaServer {
             had: recovered.pgs.iter().filter_map(had).collect(),
             metas: Peers::new(endpoint),
             data: Peers::new(endpoint),
-            shunned: Shunned::default(),
+            copy_backoff: CopyBackoff::default(),
             runtime: Handle::current(),
             meta: OnceLock::new(),
             adoption: Adoption::default(),
-            early: Early::new(managers.clone()),
+            deferred_orders: DeferredOrders::new(managers.clone()),
             renew_soon: AtomicBool::new(false),
             renewals: parking_lot::Mutex::default(),
             batches: AtomicU64::new(0),
@@ -87,7 +87,7 @@ impl MetaServer {
             managers: managers.clone(),
         };
         let buckets = Buckets::Apart(LiveBuckets::new(managers));
-        let (meta, writer) = recovered.assemble(buckets, Neighbours::Apart(Box::new(cluster)));
+        let (meta, writer) = recovered.assemble(buckets, OtherRoles::Apart(Box::new(cluster)));
         let meta = Arc::new(meta);
         if let Some(cluster) = meta.cluster() {
             assert!(cluster.meta.set(Arc::downgrade(&meta)).is_ok(), "it is one server's");

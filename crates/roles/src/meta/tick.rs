@@ -1,6 +1,6 @@
 //! A tick of one group: a step of its machine, and the removal of some of its garbage if it has its turn.
 
-use larder_protocol::{Event, Now};
+use larder_protocol::{Event, EventTime};
 use larder_types::PgId;
 
 use super::{Member, Meta};
@@ -41,7 +41,7 @@ impl Reaps {
 }
 
 impl Meta {
-    pub(super) fn tick(&self, now: Now, member: &mut Member, reaps: &mut Reaps) {
+    pub(super) fn tick(&self, now: EventTime, member: &mut Member, reaps: &mut Reaps) {
         match member.pg.wants_tick() {
             true => self.step_at(now, member, Event::Tick),
             false if self.cluster().is_some() => member.pg.pass_tick(),

@@ -22,7 +22,7 @@ use larder_types::{PgId, VersionRow, rows};
 use super::Meta;
 use super::index::Buckets;
 use crate::limits::{BUCKETS_TOLD_MAX, VOLUMES_TOLD_MAX};
-use crate::progress::{BucketNow, SpaceNow, VolumeNow};
+use crate::progress::{BucketUsage, SpaceStatus, VolumeStatus};
 
 /// Of the groups that a server leads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -60,8 +60,8 @@ impl Meta {
 
     /// Space of the volumes of the groups that this server leads, and what buckets have in these.
     #[must_use]
-    pub fn space_now(&self) -> SpaceNow {
-        let mut now = SpaceNow::default();
+    pub fn space_now(&self) -> SpaceStatus {
+        let mut now = SpaceStatus::default();
         for pg in self.pg_ids() {
             let member = self.lock(pg);
             if member.pg.role() == Role::Serving {
@@ -72,7 +72,7 @@ impl Meta {
         let used = self.bucket_use();
         let of = |(bucket, count): (BucketId, ObjectCount)| {
             let ObjectCount { objects, bytes } = count;
-            BucketNow { bucket: bucket.0, objects, bytes }
+            BucketUsage { bucket: bucket.0, objects, bytes }
         };
         now.buckets = used.counts.into_iter().map(of).collect();
         now.buckets.sort_by_key(|it| (Reverse(it.bytes), it.bucket));
@@ -93,9 +93,9 @@ impl Meta {
     }
 }
 
-fn volume_now((lv, usage): (LvId, SpaceUse)) -> VolumeNow {
+fn volume_now((lv, usage): (LvId, SpaceUse)) -> VolumeStatus {
     let blocks = |count: u64| u32::try_from(count).expect("a volume has fewer");
-    VolumeNow {
+    VolumeStatus {
         volume: lv.0,
         blocks: blocks(usage.total),
         free: blocks(usage.free + usage.resting + usage.withheld),

@@ -1,11 +1,11 @@
-//! The members' side: a machine that knocks and has the secret is given its places in the map, and identities for them.
+//! The members' side: a machine that asks to be let in and has the secret is given its places in the map, and identities for them.
 //!
 //! # Invariants
 //!
 //! 1. Only the manager that leads lets machines in, and one at a time: so each gets a number of its own, by which copies
 //!    are kept apart.
 //! 2. A server's place is agreed on before its certificate is signed.
-//! 3. A machine that lost the answer gets the same places when it knocks again, until one of its servers has begun.
+//! 3. A machine that lost the answer gets the same places when it asks again, until one of its servers has begun.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use larder_identity::{AuthorityCell, IdentityError, PeerSecret};
-use larder_net::{Doorkeeper, Port, Reply};
+use larder_net::{DiscoveryResponder, Port, Reply};
 use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::state::{
     Applied, Command, NewServer, Outcome, ServerRecord, ServerRole, ServerState, Topology,
@@ -24,11 +24,11 @@ use larder_types::codec::{decode, encode};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::v1::{Answer, Knock, Place, Welcome};
+use super::v1::{Answer, DiscoveryRequest, Place, Welcome};
 use super::{ROLES, RootKeys, node_of, roles_at, server_name};
 use crate::identity::roles_of;
 use crate::limits::{ADMIT_MAX, PEER_NAME_BYTES_MAX, PEERS_MAX};
-use crate::manager::quorum::{Manager, Maps, Seat, add_token, admission_of};
+use crate::manager::quorum::{Manager, Maps, QuorumStatus, add_token, admission_of};
 use crate::managers::{Managers, ManagersClient, NotProposed};
 
 /// A meta server's share of the PGs: machines are equal.
@@ -37,7 +37,7 @@ const WEIGHT: Weight = Weight(100);
 /// The life of the token that lets a machine's servers into the map. It leaves the managers never.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
 
-/// The way in which a member answers those who knock.
+/// The way in which a member answers discovery requests.
 pub enum Admission {
     /// By letting them in, if it leads.
     Here(Box<Admitter>),
@@ -56,16 +56,16 @@ impl Admission {
             authority: manager.authority().clone(),
             managers: manager.managers().clone(),
             maps: manager.maps(),
-            seat: manager.seat(),
+            quorum_status: manager.quorum_status(),
             root,
             certificate_life,
             busy: Mutex::new(()),
         }))
     }
 
-    async fn answer(&self, knock: &Knock) -> Answer {
+    async fn answer(&self, request: &DiscoveryRequest) -> Answer {
         match self {
-            Self::Here(admitter) => admitter.answer(knock).await,
+            Self::Here(admitter) => admitter.answer(request).await,
             Self::Elsewhere(managers) => {
                 let places = managers.places().into_iter().map(|(_, address)| address);
                 Answer::Elsewhere(places.collect())
@@ -74,7 +74,7 @@ impl Admission {
     }
 }
 
-/// Answers those who knock at this port from now on.
+/// Answers discovery requests at this port from now on.
 ///
 /// # Errors
 /// If the system gives no randomness.
@@ -87,10 +87,10 @@ pub fn keep_door(
     let decide = move |address: SocketAddr, said: Vec<u8>| -> Reply {
         let admission = admission.clone();
         Box::pin(async move {
-            let answer = match decode::<Knock>("a knock", &said) {
-                Ok(knock) => {
-                    let answer = admission.answer(&knock).await;
-                    log(address, &knock.node, &answer);
+            let answer = match decode::<DiscoveryRequest>("a discovery request", &said) {
+                Ok(request) => {
+                    let answer = admission.answer(&request).await;
+                    log(address, &request.node, &answer);
                     answer
                 }
                 Err(error) => Answer::NotNow(error.to_string()),
@@ -98,7 +98,7 @@ pub fn keep_door(
             encode(&answer)
         })
     };
-    port.answer(Doorkeeper::new(secret, decide)?);
+    port.answer(DiscoveryResponder::new(secret, decide)?);
     Ok(())
 }
 
@@ -121,29 +121,29 @@ pub struct Admitter {
     managers: Arc<ManagersClient>,
     /// Not the client's, which may be older: a machine whose servers were just removed is let in.
     maps: Maps,
-    seat: watch::Receiver<Seat>,
+    quorum_status: watch::Receiver<QuorumStatus>,
     root: RootHere,
     certificate_life: Duration,
     busy: Mutex<()>,
 }
 
 impl Admitter {
-    async fn answer(&self, knock: &Knock) -> Answer {
-        if !self.seat.borrow().leads {
+    async fn answer(&self, request: &DiscoveryRequest) -> Answer {
+        if !self.quorum_status.borrow().leads {
             let others = self.managers.places().into_iter().map(|(_, address)| address);
             return Answer::Elsewhere(others.collect());
         }
-        match timeout(ADMIT_MAX, self.admit(knock)).await {
+        match timeout(ADMIT_MAX, self.admit(request)).await {
             Ok(Ok(welcome)) => Answer::Welcome(Box::new(welcome)),
             Ok(Err(answer)) => answer,
             Err(_late) => not_now("the managers have not agreed in time"),
         }
     }
 
-    async fn admit(&self, knock: &Knock) -> Result<Welcome, Answer> {
+    async fn admit(&self, request: &DiscoveryRequest) -> Result<Welcome, Answer> {
         let _alone = self.busy.lock().await;
-        if !is_sane(knock) {
-            return Err(not_now("the knock is not as it should be"));
+        if !is_sane(request) {
+            return Err(not_now("the request is not as it should be"));
         }
         let Some(authority) = self.authority.get() else {
             return Err(not_now("the leading manager has not the authority's key yet"));
@@ -155,13 +155,13 @@ impl Admitter {
         });
         let root = rotated.or_else(&self.root);
         let root = root.ok_or_else(|| not_now("root's keys are not known here yet"))?;
-        let places = places_in(&now.map, knock)?;
+        let places = places_in(&now.map, request)?;
         let mut servers = places.known;
         servers.extend(self.agree_on(places.new).await?);
         let mut signed = Vec::new();
         for (role, server) in servers {
             let at = ROLES.iter().position(|it| *it == role).expect("a machine has these roles");
-            let (roles, key) = (roles_of(&[role].into()), &knock.keys[at]);
+            let (roles, key) = (roles_of(&[role].into()), &request.keys[at]);
             let certificate = authority.certify(server, roles, key, self.certificate_life);
             let certificate = certificate.map_err(|error| not_now(&error.to_string()))?;
             signed.push(Place { role, server, certificate });
@@ -218,12 +218,12 @@ fn not_now(why: &str) -> Answer {
     Answer::NotNow(why.to_owned())
 }
 
-fn is_sane(knock: &Knock) -> bool {
-    knock.keys.len() == ROLES.len()
-        && !knock.node.is_empty()
-        && knock.node.len() <= PEER_NAME_BYTES_MAX
-        && knock.peers.len() <= PEERS_MAX
-        && knock.peers.contains(&knock.node)
+fn is_sane(request: &DiscoveryRequest) -> bool {
+    request.keys.len() == ROLES.len()
+        && !request.node.is_empty()
+        && request.node.len() <= PEER_NAME_BYTES_MAX
+        && request.peers.len() <= PEERS_MAX
+        && request.peers.contains(&request.node)
 }
 
 /// The places that a machine has in the map, and is to have besides.
@@ -234,13 +234,13 @@ struct Places {
     new: Vec<NewServer>,
 }
 
-/// Pure: what the map says of a machine that knocks.
-fn places_in(map: &Topology, knock: &Knock) -> Result<Places, Answer> {
+/// Pure: what the map says of a machine that asks to be let in.
+fn places_in(map: &Topology, request: &DiscoveryRequest) -> Result<Places, Answer> {
     let lives = |record: &&ServerRecord| record.state != ServerState::Removed;
     let own: Vec<(ServerId, &ServerRecord)> = map
         .servers
         .iter()
-        .filter(|(_, record)| lives(record) && node_of(&record.name) == Some(&knock.node))
+        .filter(|(_, record)| lives(record) && node_of(&record.name) == Some(&request.node))
         .map(|(id, record)| (*id, record))
         .collect();
     if own.iter().any(|(_, record)| record.state != ServerState::Joining) {
@@ -249,9 +249,9 @@ fn places_in(map: &Topology, knock: &Knock) -> Result<Places, Answer> {
     }
     let manage = map.servers.values().filter(lives);
     let manage = manage.filter(|record| record.roles.contains(&ServerRole::Manager)).count();
-    let place = knock.peers.iter().position(|peer| *peer == knock.node);
+    let place = request.peers.iter().position(|peer| *peer == request.node);
     let has = |role: ServerRole| own.iter().find(|(_, record)| record.roles.contains(&role));
-    let wanted: Vec<ServerRole> = roles_at(place, knock.peers.len())
+    let wanted: Vec<ServerRole> = roles_at(place, request.peers.len())
         .filter(|role| {
             *role != ServerRole::Manager || has(*role).is_some() || manage < MANAGERS_MAX
         })
@@ -263,7 +263,7 @@ fn places_in(map: &Topology, knock: &Knock) -> Result<Places, Answer> {
     let machine = own.first().map_or(next, |(_, record)| record.domains.machine);
     let domains = FailureDomains { machine, ..FailureDomains::default() };
     let missing = wanted.into_iter().filter(|role| has(*role).is_none());
-    let new = missing.map(|role| new_server(&knock.node, role, domains)).collect();
+    let new = missing.map(|role| new_server(&request.node, role, domains)).collect();
     Ok(Places { known, new })
 }
 

@@ -1,4 +1,4 @@
-//! A machine comes in: it knocks until a member lets it in, or founds the cluster if that is its part.
+//! A machine comes in: it asks until a member lets it in, or founds the cluster if that is its part.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use futures::future::join_all;
 use larder_env::RealDisk;
 use larder_identity::{Authority, Identity, IdentityRequest, PublicKey, Subject};
-use larder_net::{Doorkeeper, KnockError, Port, Reply, knock};
+use larder_net::{DiscoveryError, DiscoveryResponder, Port, Reply, discover};
 use larder_protocol::manager::state::ServerRole;
 use larder_protocol::placement::{FailureDomains, MachineId};
 use larder_types::ServerId;
@@ -19,11 +19,11 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::admit::new_server;
-use super::lobby::Lobby;
-use super::v1::{Answer, Knock, Welcome};
+use super::bootstrap::Bootstrap;
+use super::v1::{Answer, DiscoveryRequest, Welcome};
 use super::{Entered, NodeConfig, NotEntered, ROLES, role_name, roles_at};
 use crate::identity::{IDENTITY_FILE, roles_of};
-use crate::limits::{KNOCK_PAUSE, KNOCK_TOLD};
+use crate::limits::{DISCOVERY_LOG_PAUSE, DISCOVERY_PAUSE};
 use crate::manager::quorum::{AUTHORITY_FILE, Founding, ManagerError, found, make_log};
 
 /// The id of the first server of a cluster.
@@ -41,25 +41,25 @@ pub async fn enter(config: &NodeConfig, port: &Port) -> Result<Entered, NotEnter
         requests.push(IdentityRequest::new()?);
     }
     let keys: Vec<PublicKey> = requests.iter().map(IdentityRequest::key).collect();
-    let said = Knock { node: config.name.clone(), peers: config.peers.clone(), keys };
+    let said = DiscoveryRequest { node: config.name.clone(), peers: config.peers.clone(), keys };
     let mut round = Round::new(config, encode(&said));
-    let lobby = founds(config).then(|| open_lobby(config, port)).transpose()?;
+    let bootstrap = founds(config).then(|| open_bootstrap(config, port)).transpose()?;
     loop {
-        if let Some(welcome) = round.knock().await? {
+        if let Some(welcome) = round.discover().await? {
             return take(config, requests, *welcome);
         }
-        if let Some(lobby) = &lobby
+        if let Some(bootstrap) = &bootstrap
             && round.nobody_is_a_member
-            && lobby.lock().close(Instant::now())
+            && bootstrap.lock().close(Instant::now())
         {
             let config = config.clone();
             let founding = tokio::task::spawn_blocking(move || begin(&config));
             let ended = founding.await;
             return ended.map_err(|ended| file_error(&round.config.dir, ended.into()))?;
         }
-        let missing = lobby.as_ref().map(|lobby| lobby.lock().missing(Instant::now()));
+        let missing = bootstrap.as_ref().map(|bootstrap| bootstrap.lock().missing(Instant::now()));
         round.tell(missing);
-        sleep(KNOCK_PAUSE).await;
+        sleep(DISCOVERY_PAUSE).await;
     }
 }
 
@@ -68,19 +68,19 @@ fn founds(config: &NodeConfig) -> bool {
     config.peers.first() == Some(&config.name)
 }
 
-fn open_lobby(config: &NodeConfig, port: &Port) -> Result<Arc<Mutex<Lobby>>, NotEntered> {
+fn open_bootstrap(config: &NodeConfig, port: &Port) -> Result<Arc<Mutex<Bootstrap>>, NotEntered> {
     let copies = config.settings.copies;
     if config.peers.len() < usize::from(copies) {
         return Err(NotEntered::TooFew { peers: config.peers.len(), copies });
     }
-    let lobby = Arc::new(Mutex::new(Lobby::new(&config.name, &config.peers)));
-    let at = lobby.clone();
+    let bootstrap = Arc::new(Mutex::new(Bootstrap::new(&config.name, &config.peers)));
+    let at = bootstrap.clone();
     let decide = move |address, said: Vec<u8>| -> Reply {
-        let answer = match decode::<Knock>("a knock", &said) {
-            Ok(knock) => {
-                let answer = at.lock().knocked(Instant::now(), &knock);
+        let answer = match decode::<DiscoveryRequest>("a discovery request", &said) {
+            Ok(discover) => {
+                let answer = at.lock().requested(Instant::now(), &discover);
                 if matches!(answer, Answer::OtherList(_)) {
-                    let (node, theirs) = (&knock.node, knock.peers.join(" "));
+                    let (node, theirs) = (&discover.node, discover.peers.join(" "));
                     tracing::warn!(%address, %node, %theirs, "a machine knocks with another list of peers");
                 }
                 answer
@@ -89,11 +89,11 @@ fn open_lobby(config: &NodeConfig, port: &Port) -> Result<Arc<Mutex<Lobby>>, Not
         };
         Box::pin(async move { encode(&answer) })
     };
-    port.answer(Doorkeeper::new(config.secret.clone(), decide)?);
-    Ok(lobby)
+    port.answer(DiscoveryResponder::new(config.secret.clone(), decide)?);
+    Ok(bootstrap)
 }
 
-/// Rounds of knocking at everybody, and what they showed.
+/// Rounds of asking everybody, and what they showed.
 struct Round<'a> {
     config: &'a NodeConfig,
     said: Vec<u8>,
@@ -120,25 +120,25 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Knocks once at each of the others, at all of them at the same time.
-    async fn knock(&mut self) -> Result<Option<Box<Welcome>>, NotEntered> {
+    /// Asks each of the others once, at all of them at the same time.
+    async fn discover(&mut self) -> Result<Option<Box<Welcome>>, NotEntered> {
         let own = &self.config.name;
         let all: BTreeSet<String> =
             self.config.peers.iter().chain(&self.named).filter(|at| *at != own).cloned().collect();
         let answers = all.into_iter().map(|at| async {
-            let answer = knock(&at, &self.config.secret, &self.said).await;
+            let answer = discover(&at, &self.config.secret, &self.said).await;
             (at, answer)
         });
         let (mut refused, mut members) = (None, false);
         let (mut reasons, mut unreached) = (Vec::new(), Vec::new());
         for (at, answer) in join_all(answers).await {
             let answer = match answer {
-                Ok(said) => decode::<Answer>("the answer to a knock", &said),
-                Err(KnockError::OtherSecret) => {
+                Ok(said) => decode::<Answer>("the answer to a discovery request", &said),
+                Err(DiscoveryError::OtherSecret) => {
                     refused.get_or_insert(NotEntered::OtherSecret { at });
                     continue;
                 }
-                Err(KnockError::Unreachable(why)) => {
+                Err(DiscoveryError::Unreachable(why)) => {
                     tracing::debug!(%at, %why, "nobody opens");
                     unreached.push(format!("{at} ({why})"));
                     continue;
@@ -192,7 +192,8 @@ impl<'a> Round<'a> {
             unreached => format!("{waits_for}; not reached: {unreached}"),
         };
         let known = self.told.as_ref();
-        if known.is_none_or(|(at, told)| *told != waits_for || at.elapsed() >= KNOCK_TOLD) {
+        if known.is_none_or(|(at, told)| *told != waits_for || at.elapsed() >= DISCOVERY_LOG_PAUSE)
+        {
             tracing::info!(name = %self.config.name, "waiting for {waits_for}");
             self.told = Some((Instant::now(), waits_for));
         }
@@ -235,7 +236,7 @@ fn keep(dir: &Path, role: ServerRole, identity: &Identity) -> Result<(), NotEnte
     Ok(identity.save(&dir.join(IDENTITY_FILE))?)
 }
 
-/// Founds the cluster, with this machine's servers in it and no others: they knock. Blocks.
+/// Founds the cluster, with this machine's servers in it and no others: they ask. Blocks.
 fn begin(config: &NodeConfig) -> Result<Entered, NotEntered> {
     let domains = FailureDomains { machine: MachineId(0), ..FailureDomains::default() };
     let mut own = roles_at(Some(0), config.peers.len());

@@ -2,17 +2,17 @@
 //! of every role.
 //!
 //! ```text
-//!  a machine with an empty directory knocks at all others of its list, again and again
+//!  a machine with an empty directory asks all others of its list, again and again
 //!    ├─ a member of a cluster answers ──▶ it is let in: identities, managers, root's keys
-//!    └─ nobody does, it is the first of the list, and all others have knocked at it
+//!    └─ nobody does, it is the first of the list, and all others have asked it
 //!         with the same list ──▶ it founds the cluster, and lets them in
 //! ```
 //!
 //! | file | what |
 //! |---|---|
 //! | `v1.rs` | what is said: `docs/formats/node.md` |
-//! | `enter.rs` | the machine that comes in: knocking, and founding |
-//! | `lobby.rs` | who has knocked at the first of the list while there is no cluster |
+//! | `enter.rs` | the machine that comes in: discovery, and founding |
+//! | `bootstrap.rs` | who has asked the first of the list while there is no cluster |
 //! | `admit.rs` | the members, who let machines in |
 //!
 //! # Invariants
@@ -25,8 +25,8 @@
 //! 3. A machine has all its identities or, as far as its caller keeps [`Entered`] last, none that counts.
 
 mod admit;
+mod bootstrap;
 mod enter;
-mod lobby;
 mod v1;
 
 use std::path::PathBuf;

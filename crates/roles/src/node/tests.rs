@@ -93,7 +93,10 @@ async fn three_machines_form_one_cluster_and_a_fourth_comes_in_without_the_first
     }
     for manager in [&second, &third] {
         until_it_signs(manager).await;
-        until_seen(manager.seat(), |seat| seat.members.voters.len() == 3).await;
+        until_seen(manager.quorum_status(), |quorum_status| {
+            quorum_status.members.voters.len() == 3
+        })
+        .await;
     }
 
     // The first is lost for good.

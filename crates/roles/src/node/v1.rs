@@ -1,4 +1,4 @@
-//! Version 1 of what machines say to each other when they knock: `docs/formats/node.md`. The version byte is the
+//! Version 1 of what machines say to each other when they look for a cluster: `docs/formats/node.md`. The version byte is the
 //! codec's.
 
 use larder_identity::PublicKey;
@@ -10,7 +10,7 @@ use super::RootKeys;
 
 /// Said by a machine that belongs to nobody.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Knock {
+pub(super) struct DiscoveryRequest {
     /// Its name.
     pub(super) node: String,
     /// The list that it was given.
@@ -19,18 +19,18 @@ pub(super) struct Knock {
     pub(super) keys: Vec<PublicKey>,
 }
 
-/// An answer to a knock; grows by variants.
+/// An answer to a discovery request; grows by variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// The machine that is answered is let in.
     Welcome(Box<Welcome>),
-    /// There is no cluster, and these have not knocked yet.
+    /// There is no cluster, and these have not asked yet.
     Waiting(Vec<String>),
     /// There is no cluster, and the one that may found it has this list.
     OtherList(Vec<String>),
     /// A member that lets nobody in itself: ask there.
     Elsewhere(Vec<String>),
-    /// Knock again; why, for people.
+    /// Ask again; why, for people.
     NotNow(String),
     /// Servers of that name live in the cluster.
     Taken(Vec<String>),
@@ -71,8 +71,11 @@ mod tests {
     #[test]
     fn what_is_said_has_golden_bytes() {
         let (a, b) = ("a:1".to_owned(), "b:2".to_owned());
-        let knock =
-            Knock { node: a.clone(), peers: vec![a.clone(), b.clone()], keys: vec![[7; 32]; 4] };
+        let request = DiscoveryRequest {
+            node: a.clone(),
+            peers: vec![a.clone(), b.clone()],
+            keys: vec![[7; 32]; 4],
+        };
         let root = RootKeys { access_key: "ak".to_owned(), secret_key: "sk".to_owned() };
         let place =
             Place { role: ServerRole::Data, server: ServerId(300), certificate: b"cert".to_vec() };
@@ -82,9 +85,12 @@ mod tests {
             managers: vec![(ServerId(0), a.clone())],
             root,
         };
-        assert_eq!(decode::<Knock>("a knock", &encode(&knock)).unwrap(), knock);
+        assert_eq!(
+            decode::<DiscoveryRequest>("a discovery request", &encode(&request)).unwrap(),
+            request
+        );
         let golden = [
-            (encode(&knock), format!("0103613a310203613a3103623a3204{}", "07".repeat(128))),
+            (encode(&request), format!("0103613a310203613a3103623a3204{}", "07".repeat(128))),
             (
                 encode(&Answer::Welcome(Box::new(welcome))),
                 "010004617574680102ac020463657274010003613a3102616b02736b".to_owned(),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use larder_env::SeededRng;
 use larder_types::codec::encode;
 
-use super::{Fill, Growth, Observed, ObservedNow, Place, Trouble};
+use super::{Growth, HealthIssue, Observations, Observed, Place, SpaceSample};
 use crate::limits::FILL_TREND_S_MIN;
 
 const SEEDS: u64 = 20;
@@ -15,12 +15,12 @@ const LOOKS: u64 = 400;
 const MANAGERS: usize = 3;
 /// Seconds by which a look that managers have handed on may be off: each tells it in whole ones.
 const HANDED_ON_S_MAX: u64 = 60;
-const TROUBLES: [Trouble; 5] = [
-    Trouble::PgsInactive,
-    Trouble::PgsIncomplete,
-    Trouble::CopiesMissing,
-    Trouble::ServerDown(4, 17),
-    Trouble::NearlyFull(Place::Disk(3)),
+const TROUBLES: [HealthIssue; 5] = [
+    HealthIssue::PgsInactive,
+    HealthIssue::PgsIncomplete,
+    HealthIssue::CopiesMissing,
+    HealthIssue::ServerDown(4, 17),
+    HealthIssue::NearlyFull(Place::Disk(3)),
 ];
 const PLACES: [Place; 3] = [Place::Cluster, Place::Server(4), Place::Disk(3)];
 
@@ -28,7 +28,7 @@ const PLACES: [Place; 3] = [Place::Cluster, Place::Server(4), Place::Disk(3)];
 #[derive(Default)]
 struct Truth {
     /// Times at which the troubles that there are began.
-    since: BTreeMap<Trouble, u64>,
+    since: BTreeMap<HealthIssue, u64>,
     /// Bytes taken of each place, at each look.
     taken: Vec<(u64, [u64; PLACES.len()])>,
 }
@@ -78,13 +78,14 @@ impl Truth {
     }
 
     /// The statements that are not so.
-    fn wrong(&self, told: &ObservedNow, sees: Sees, now_ms: u64) -> Vec<String> {
+    fn wrong(&self, told: &Observations, sees: Sees, now_ms: u64) -> Vec<String> {
         let mut wrong = Vec::new();
         match sees {
             Sees::Gap if told.troubles.is_empty() => {}
             Sees::NoLeader => {
-                let all: Vec<Trouble> = told.troubles.iter().map(|(trouble, _)| *trouble).collect();
-                if all != [Trouble::NoLeader] || !told.fills.is_empty() {
+                let all: Vec<HealthIssue> =
+                    told.troubles.iter().map(|(trouble, _)| *trouble).collect();
+                if all != [HealthIssue::NoLeader] || !told.fills.is_empty() {
                     wrong.push(format!("without a leader {told:?} is told"));
                 }
                 return wrong;
@@ -109,7 +110,7 @@ impl Truth {
     }
 
     /// A look that is told was one, but for parts of a second.
-    fn wrong_fill(&self, fill: &Fill, now_ms: u64) -> Option<String> {
+    fn wrong_fill(&self, fill: &SpaceSample, now_ms: u64) -> Option<String> {
         let at = PLACES.iter().position(|place| *place == fill.place)?;
         let is_it = |(then, taken): &(u64, [u64; PLACES.len()])| {
             let within_s = (now_ms - then) / 1000;
@@ -120,7 +121,7 @@ impl Truth {
 }
 
 /// Growth of a place is foretold from a look of an hour ago at least.
-fn growth_is_right(fill: &Fill, taken: u64) -> bool {
+fn growth_is_right(fill: &SpaceSample, taken: u64) -> bool {
     let grown = taken.saturating_sub(fill.taken);
     match Growth::of(grown, fill.within_s, 1 << 40) {
         Some(growth) => grown > 0 && growth.full_in_s > 0 && fill.within_s >= FILL_TREND_S_MIN,
@@ -147,14 +148,16 @@ fn run(seed: u64) -> (Vec<String>, u64) {
         for (observed, sees) in managers.iter_mut().zip(sees) {
             truth.show(observed, sees, &mut rng, now_ms);
         }
-        let told: Vec<ObservedNow> = (managers.iter())
-            .map(|observed| ObservedNow::heard(&encode(&observed.now(now_ms))).expect("it is told"))
+        let told: Vec<Observations> = (managers.iter())
+            .map(|observed| {
+                Observations::heard(&encode(&observed.now(now_ms))).expect("it is told")
+            })
             .collect();
         for at in 0..MANAGERS {
             let others = told.iter().enumerate().filter(|(other, _)| *other != at);
             // Some do not answer.
             let heard = others.filter(|_| !one_in(&mut rng, 6)).map(|(_, told)| told.clone());
-            let together = ObservedNow::together(heard.collect::<Vec<_>>());
+            let together = Observations::together(heard.collect::<Vec<_>>());
             if sees[at] != Sees::Gap {
                 managers[at].adopt(&together, now_ms);
             }
@@ -169,9 +172,9 @@ fn run(seed: u64) -> (Vec<String>, u64) {
                 wrong.push(format!("{count} troubles of {oldest_ms} ms: {now:?}"));
             }
             let (_, taken) = truth.taken.last().expect("somebody has looked");
-            let of = |fill: &Fill| PLACES.iter().position(|place| *place == fill.place);
+            let of = |fill: &SpaceSample| PLACES.iter().position(|place| *place == fill.place);
             let is_right =
-                |fill: &Fill| of(fill).is_some_and(|at| growth_is_right(fill, taken[at]));
+                |fill: &SpaceSample| of(fill).is_some_and(|at| growth_is_right(fill, taken[at]));
             wrong.extend((!now.fills.iter().all(is_right)).then(|| format!("{now:?} grows so")));
         }
         if !wrong.is_empty() {

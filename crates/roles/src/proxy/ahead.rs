@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::Proxy;
-use super::reach::Reach;
+use super::role_access::RoleAccess;
 use crate::limits::{
     READ_AHEAD_PIECES_MAX, READ_WINDOW_CALM_PIECES, READ_WINDOW_PIECES_FIRST,
     READ_WINDOW_PIECES_MAX,
@@ -52,7 +52,7 @@ impl Places {
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// Pieces of large objects that were asked for before their clients had taken those before them.
     #[must_use]
     pub fn pieces_ahead(&self) -> usize {

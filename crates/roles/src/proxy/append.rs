@@ -13,8 +13,8 @@ use larder_types::{
 };
 
 use super::homes::COMING;
-use super::put::{Chunks, Limit, Pieces, StreamGuard, Wanted};
-use super::reach::Reach;
+use super::put::{Chunks, Limit, Pieces, PutRequest, StreamGuard};
+use super::role_access::RoleAccess;
 use super::{Proxy, unavailable, unexpected};
 use crate::ticket::Settled;
 
@@ -50,14 +50,14 @@ fn limit(at: AppendAt) -> Limit {
 /// A region without a home for the bucket takes no appends.
 const HOMELESS: &str = "appends to a bucket of several regions that has no home: `larder region home DIR BUCKET here` gives it one";
 /// The bytes of an append, committed or small enough to come along.
-pub(super) struct Appending<R: Reach> {
+pub(super) struct Appending<R: RoleAccess> {
     pub(super) content: Content,
     pub(super) size: u64,
     pub(super) digest: BodyDigest,
     guard: Option<StreamGuard<R>>,
 }
 
-impl<R: Reach> Appending<R> {
+impl<R: RoleAccess> Appending<R> {
     /// They are the end of the object.
     pub(super) fn claimed(self) {
         if let Some(mut guard) = self.guard {
@@ -66,7 +66,7 @@ impl<R: Reach> Appending<R> {
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// The region that decides an append, if it is another one. In a bucket of several regions only the home does: where the object
     /// ends has to hold in all of them.
     ///
@@ -76,11 +76,11 @@ impl<R: Reach> Proxy<R> {
         &self,
         bucket: &BucketName,
     ) -> Result<Option<RegionId>, ObjectError> {
-        if self.reach.region() == RegionId::OWN {
+        if self.access.region() == RegionId::OWN {
             return Ok(None);
         }
         self.may_change()?;
-        match self.reach.bucket(bucket, append_decider) {
+        match self.access.bucket(bucket, append_decider) {
             Some(Some(Decider::Region(region))) => Ok(Some(region)),
             Some(Some(Decider::Nobody)) => Err(unavailable(COMING)),
             Some(None) => Err(ObjectError::Unsupported { what: HOMELESS }),
@@ -136,7 +136,7 @@ impl<R: Reach> Proxy<R> {
             content: appending.content.clone(),
             condition: wanted.condition,
         }));
-        match self.reach.ask(wanted.pg, call).await? {
+        match self.access.ask(wanted.pg, call).await? {
             Settled::Appended(done) => {
                 appending.claimed();
                 self.appends.count(at, size);
@@ -156,12 +156,12 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<(BucketId, Epoch, PgId), ObjectError> {
-        if self.reach.region() == RegionId::OWN {
+        if self.access.region() == RegionId::OWN {
             return self.place(bucket, key);
         }
         let look = |record: &BucketRecord| (record.id, record.epoch, append_decider(record));
-        match self.reach.bucket(bucket, look).ok_or(ObjectError::NoSuchBucket)? {
-            (id, epoch, Some(Decider::Here)) => Ok((id, epoch, self.reach.pg_of(id, key))),
+        match self.access.bucket(bucket, look).ok_or(ObjectError::NoSuchBucket)? {
+            (id, epoch, Some(Decider::Here)) => Ok((id, epoch, self.access.pg_of(id, key))),
             (.., Some(Decider::Nobody)) => Err(unavailable(COMING)),
             // It has moved since somebody looked.
             (.., Some(Decider::Region(_)) | None) => Err(ObjectError::SlowDown),
@@ -171,11 +171,11 @@ impl<R: Reach> Proxy<R> {
     /// Commits what is to be appended, or keeps it if it is small enough to come along with the append.
     pub(super) async fn store_appended<B: PutBody>(
         &self,
-        wanted: &Wanted,
+        wanted: &PutRequest,
         body: &mut B,
         limit: Limit,
     ) -> Result<Appending<R>, ObjectError> {
-        self.reach.admit_data()?;
+        self.access.admit_data()?;
         if body.len() == Some(0) {
             return Err(ObjectError::EmptyAppend);
         }

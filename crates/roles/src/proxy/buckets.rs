@@ -9,17 +9,17 @@ use larder_types::codec::decode;
 use larder_types::{BucketId, BucketName, BucketRecord, RegionId, UploadRow, rows};
 use tokio::time::Instant;
 
-use super::reach::{Onward, Reach, Scan};
+use super::role_access::{RoleAccess, Scan, ScanStep};
 use super::{Proxy, unavailable};
 use crate::limits::{DELETION_MS_MAX, UPLOADS_PER_PAGE};
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// Marks the bucket as deleting, so that racing puts are refused; finds it empty, or marks it live
     /// again. Open uploads go with it.
     pub(super) async fn drop_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
         let known = self.known(name)?;
         // The managers refuse it, too: this is the plainer answer.
-        if self.reach.bucket(name, BucketRecord::has_home) == Some(true) {
+        if self.access.bucket(name, BucketRecord::has_home) == Some(true) {
             return Err(ObjectError::HasHome);
         }
         // Looked at once before anything is marked, so that puts into a bucket that plainly has objects
@@ -28,17 +28,17 @@ impl<R: Reach> Proxy<R> {
             Ok(false) => {}
             Ok(true) => return Err(ObjectError::BucketNotEmpty),
             Err(ObjectError::NoSuchBucket) => {
-                self.reach.bucket_news(name, known).await;
+                self.access.bucket_news(name, known).await;
                 return Err(self.bucket_gone_or_changed(name, ObjectError::NoSuchBucket));
             }
             Err(error) => return Err(error),
         }
-        let record = self.reach.begin_deletion(name).await?;
-        if self.reach.region() != RegionId::OWN {
+        let record = self.access.begin_deletion(name).await?;
+        if self.access.region() != RegionId::OWN {
             // Other regions would tell of what they have in it, and make it again.
             return match self.elsewhere() {
                 Some(elsewhere) => elsewhere.delete_bucket(record).await,
-                None => self.reach.deleted_by_gateway(record).await,
+                None => self.access.deleted_by_gateway(record).await,
             };
         }
         let verdict = async {
@@ -48,7 +48,7 @@ impl<R: Reach> Proxy<R> {
             self.end_uploads(record.id).await
         };
         let verdict = verdict.await;
-        let ended = self.reach.end_deletion(record, verdict.is_ok()).await;
+        let ended = self.access.end_deletion(record, verdict.is_ok()).await;
         // Another call that deleted the bucket meanwhile ends it.
         verdict.and(ended)
     }
@@ -60,9 +60,9 @@ impl<R: Reach> Proxy<R> {
         let end = rows::prefix_end(&from);
         let mut found = false;
         let scan = Scan { pg: None, settle: true, from, to: end.as_deref(), wanted: 1 };
-        let scanned = self.reach.scan(scan, |_, _| {
+        let scanned = self.access.scan(scan, |_, _| {
             found = true;
-            Onward::Stop
+            ScanStep::Stop
         });
         scanned.await?;
         Ok(found)
@@ -78,10 +78,10 @@ impl<R: Reach> Proxy<R> {
             let (mut page, mut last) = (Vec::new(), Vec::new());
             let (to, wanted) = (end.as_deref(), UPLOADS_PER_PAGE);
             let scan = Scan { pg: None, settle: false, from, to, wanted };
-            let scanned = self.reach.scan(scan, |row, value| {
+            let scanned = self.access.scan(scan, |row, value| {
                 page.extend(decode::<UploadRow>("upload row", value));
                 last = [row, &[0]].concat();
-                if page.len() < UPLOADS_PER_PAGE { Onward::Next } else { Onward::Stop }
+                if page.len() < UPLOADS_PER_PAGE { ScanStep::Next } else { ScanStep::Stop }
             });
             scanned.await?;
             if page.is_empty() {
@@ -95,9 +95,9 @@ impl<R: Reach> Proxy<R> {
                     ));
                 }
                 let request = self.requests.begin();
-                let pg = self.reach.pg_of(bucket, &key);
+                let pg = self.access.pg_of(bucket, &key);
                 let call = Call::AbortUpload { request: request.id(), bucket, key, upload };
-                match self.reach.ask(pg, call).await {
+                match self.access.ask(pg, call).await {
                     Ok(_) | Err(ObjectError::NoSuchUpload) => {}
                     Err(error) => return Err(error),
                 }

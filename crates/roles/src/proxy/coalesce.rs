@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use larder_objects::{ObjectError, ReadBody};
-use larder_protocol::{Call, CoalesceAsk, CoalesceCall, CoalescePlan, Content};
+use larder_protocol::{Call, CoalesceCall, CoalescePlan, CoalesceRequest, Content};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX};
 use larder_types::{
     Appended, Attributes, Body, BucketId, BucketName, Condition, Epoch, ObjectKey, PgId, PiecesId,
@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::put::Pieces;
-use super::reach::Reach;
+use super::role_access::RoleAccess;
 use super::{Proxy, unavailable, unexpected};
 use crate::limits::{
     COALESCE_AGAIN_MAX, COALESCE_AGAIN_MS, COALESCE_EVERY, COALESCE_KEYS_MAX, COALESCE_QUEUE_MAX,
@@ -144,7 +144,7 @@ impl Coalescing {
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// An append was made: from time to time its object's pieces are looked at.
     pub(super) fn note_appended(&self, bucket: &BucketName, key: &ObjectKey, made: &Appended) {
         if made.etag.parts().is_multiple_of(COALESCE_EVERY) {
@@ -158,23 +158,23 @@ impl<R: Reach> Proxy<R> {
     }
 
     /// Makes pieces of an object one, until no more are worth it or it is another's turn.
-    async fn coalesce_object(&self, object: &Object) -> Result<Looked, ObjectError> {
+    async fn coalesce_object(&self, object: &Object) -> Result<CoalesceCheck, ObjectError> {
         let Object { bucket, key } = object;
-        if !self.reach.may_coalesce() {
-            return Ok(Looked::Settled);
+        if !self.access.may_coalesce() {
+            return Ok(CoalesceCheck::Settled);
         }
         self.may_change()?;
         let place = self.place(bucket, key)?;
         let (of, mut windows, mut last) = ((place.0, key.clone()), 0, None);
         loop {
             if windows == COALESCE_TURN_WINDOWS {
-                return Ok(Looked::HasMore);
+                return Ok(CoalesceCheck::HasMore);
             }
             let known = self.coalescing.settled(&of);
             let from = known.map_or(0, |(_, settled)| settled);
             let Some(plan) = self.plan(place, key, from).await? else {
                 self.coalescing.settle(&of, None);
-                return Ok(Looked::Settled);
+                return Ok(CoalesceCheck::Settled);
             };
             if known.is_some_and(|(pieces, _)| pieces != plan.pieces) {
                 self.coalescing.settle(&of, None);
@@ -183,17 +183,17 @@ impl<R: Reach> Proxy<R> {
             self.coalescing.settle(&of, Some((plan.pieces, plan.settled)));
             match plan.window {
                 // It was void, or is not applied yet.
-                Some(window) if last.as_ref() == Some(&window) => return Ok(Looked::Held),
+                Some(window) if last.as_ref() == Some(&window) => return Ok(CoalesceCheck::Held),
                 Some(window) => {
                     windows += 1;
                     last = Some(window.clone());
                     if !self.coalesce(place, (bucket, key), plan.pieces, window).await? {
-                        return Ok(Looked::Held);
+                        return Ok(CoalesceCheck::Held);
                     }
                 }
                 None if plan.goes_on && plan.settled > from => {}
-                None if plan.is_held => return Ok(Looked::Held),
-                None => return Ok(Looked::Settled),
+                None if plan.is_held => return Ok(CoalesceCheck::Held),
+                None => return Ok(CoalesceCheck::Settled),
             }
         }
     }
@@ -204,8 +204,8 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
         from: u64,
     ) -> Result<Option<CoalescePlan>, ObjectError> {
-        let ask = CoalesceAsk { bucket, key: key.clone(), from };
-        match self.reach.ask(pg, Call::PlanCoalesce(Box::new(ask))).await? {
+        let ask = CoalesceRequest { bucket, key: key.clone(), from };
+        match self.access.ask(pg, Call::PlanCoalesce(Box::new(ask))).await? {
             Settled::Plan(plan) => Ok(plan.map(|plan| *plan)),
             other => Err(unexpected(&other)),
         }
@@ -253,7 +253,7 @@ impl<R: Reach> Proxy<R> {
             window,
             content,
         };
-        match self.reach.ask(wanted.pg, Call::Coalesce(Box::new(call))).await {
+        match self.access.ask(wanted.pg, Call::Coalesce(Box::new(call))).await {
             Ok(Settled::Done(..)) => {}
             Ok(other) => return Err(unexpected(&other)),
             Err(ObjectError::NoSuchKey | ObjectError::NoSuchBucket) => return Ok(false),
@@ -304,7 +304,7 @@ impl<R> Proxy<R> {
 
 /// The outcome of a look at an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Looked {
+enum CoalesceCheck {
     /// No more of its pieces are worth it now.
     Settled,
     /// Some may be, and are to stay for a while.
@@ -314,13 +314,14 @@ enum Looked {
 }
 
 /// Coalesces pieces of the objects to which a proxy appends. It does not end.
-pub async fn coalesce_pieces<R: Reach>(proxy: Arc<Proxy<R>>) {
+pub async fn coalesce_pieces<R: RoleAccess>(proxy: Arc<Proxy<R>>) {
     loop {
         let (object, times) = proxy.coalescing.next().await;
         match proxy.coalesce_object(&object).await {
-            Ok(Looked::Settled) | Err(ObjectError::NoSuchKey | ObjectError::NoSuchBucket) => {}
-            Ok(Looked::Held) => proxy.coalescing.hold(object, times),
-            Ok(Looked::HasMore) => proxy.coalescing.queue(object),
+            Ok(CoalesceCheck::Settled)
+            | Err(ObjectError::NoSuchKey | ObjectError::NoSuchBucket) => {}
+            Ok(CoalesceCheck::Held) => proxy.coalescing.hold(object, times),
+            Ok(CoalesceCheck::HasMore) => proxy.coalescing.queue(object),
             Err(error) => {
                 proxy.coalescing.counters.failed.fetch_add(1, Ordering::Relaxed);
                 let (bucket, key) = (&object.bucket, object.key.as_str());

@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_objects::ObjectError;
-use larder_protocol::{Call, Now};
+use larder_protocol::{Call, EventTime};
 use larder_types::codec::decode;
 use larder_types::{BucketId, UploadRow, rows};
 use tokio::time::sleep;
 
 use super::Proxy;
-use super::reach::{Onward, Reach, Scan};
+use super::role_access::{RoleAccess, Scan, ScanStep};
 use crate::clock::now;
 use crate::limits::{
     EXPIRY_BELIEVED_MS_MAX, EXPIRY_CLOCK_OFF_MS_MAX, EXPIRY_PAUSE_MS_MAX, EXPIRY_ROWS_MAX,
@@ -31,7 +31,7 @@ const UPLOADS: (&[u8], &[u8]) = (b"U", b"V");
 /// Open uploads that were begun too long ago, and the row where the search goes on.
 type Found = (Vec<(BucketId, UploadRow)>, Option<Vec<u8>>);
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// Aborts uploads that were begun before a time, in milliseconds since 1970. Returns how many.
     ///
     /// # Errors
@@ -44,7 +44,8 @@ impl<R: Reach> Proxy<R> {
             for (bucket, UploadRow { upload, key, .. }) in old {
                 let request = self.requests.begin();
                 let (pg, request) = (upload.pg, request.id());
-                match self.reach.ask(pg, Call::AbortUpload { request, bucket, key, upload }).await {
+                match self.access.ask(pg, Call::AbortUpload { request, bucket, key, upload }).await
+                {
                     Ok(_) => {
                         count += 1;
                         self.expired_uploads.fetch_add(1, Ordering::Relaxed);
@@ -89,18 +90,18 @@ impl<R: Reach> Proxy<R> {
         let (mut looked_at, mut next) = (0, None);
         let (to, wanted) = (Some(UPLOADS.1), EXPIRY_ROWS_MAX);
         let scan = Scan { pg: None, settle: false, from, to, wanted };
-        let scanned = self.reach.scan(scan, |row, value| {
+        let scanned = self.access.scan(scan, |row, value| {
             looked_at += 1;
             if looked_at > EXPIRY_ROWS_MAX {
                 next = Some(row.to_vec());
-                return Onward::Stop;
+                return ScanStep::Stop;
             }
             match (rows::bucket_of(row), decode::<UploadRow>("upload row", value)) {
                 (Some(bucket), Ok(upload)) => visit(bucket, upload),
                 // A list of its bucket's uploads says so to a client.
                 (_, damaged) => tracing::debug!(?damaged, "the row of an upload cannot be used"),
             }
-            Onward::Next
+            ScanStep::Next
         });
         scanned.await?;
         Ok(next)
@@ -112,19 +113,19 @@ impl<R: Reach> Proxy<R> {
 struct Searches {
     age_ms: u64,
     /// The time of the last one.
-    last: Now,
+    last: EventTime,
     /// The time from which on both clocks went alike.
-    alike_since: Now,
+    alike_since: EventTime,
 }
 
 impl Searches {
-    fn new(age_ms: u64, now: Now) -> Self {
+    fn new(age_ms: u64, now: EventTime) -> Self {
         Self { age_ms, last: now, alike_since: now }
     }
 
     /// Notes that it is time for a search. Returns for how many milliseconds both clocks have gone alike; `None` if they have
     /// not since the last search: then the wall's is wrong, or was.
-    fn begin(&mut self, now: Now) -> Option<u64> {
+    fn begin(&mut self, now: EventTime) -> Option<u64> {
         let wall_ms = now.wall_ms.checked_sub(self.last.wall_ms);
         let steady_ms = now.steady_ms.saturating_sub(self.last.steady_ms);
         let off_ms = (self.age_ms / 8).min(EXPIRY_CLOCK_OFF_MS_MAX);
@@ -138,9 +139,13 @@ impl Searches {
     }
 
     /// Aborts uploads that are too old at this time. Returns how many.
-    async fn search<R: Reach>(&mut self, proxy: &Proxy<R>, now: Now) -> Result<u64, ObjectError> {
+    async fn search<R: RoleAccess>(
+        &mut self,
+        proxy: &Proxy<R>,
+        now: EventTime,
+    ) -> Result<u64, ObjectError> {
         let alike_ms = self.begin(now);
-        if !proxy.reach.tidies() {
+        if !proxy.access.tidies() {
             return Ok(0);
         }
         let Some(alike_ms) = alike_ms else {
@@ -157,7 +162,7 @@ impl Searches {
 }
 
 /// Aborts uploads that were begun longer than `age` ago, again and again. It does not end.
-pub async fn expire_uploads<R: Reach>(proxy: Arc<Proxy<R>>, age: Duration) {
+pub async fn expire_uploads<R: RoleAccess>(proxy: Arc<Proxy<R>>, age: Duration) {
     let age_ms = age.as_millis() as u64;
     let pause = Duration::from_millis((age_ms / 4).min(EXPIRY_PAUSE_MS_MAX));
     let mut searches = Searches::new(age_ms, now());

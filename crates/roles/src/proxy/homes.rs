@@ -20,9 +20,9 @@ use larder_types::{
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use super::made::{Made, OTHER_ANSWER};
+use super::home_change::{HomeChange, OTHER_ANSWER};
 use super::put::Limit;
-use super::reach::Reach;
+use super::role_access::RoleAccess;
 use super::{Proxy, unavailable};
 use crate::limits::CHANGE_PLACE_MS;
 use crate::ticket::Settled;
@@ -36,7 +36,7 @@ const SMALL_BYTES_MAX: usize = 64 * 1024;
 pub(super) const COMING: &str =
     "the home of the bucket is moving to this region: try again in a moment";
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// The region that decides a client's change of a bucket, if it is another one.
     ///
     /// # Errors
@@ -46,12 +46,12 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         has_condition: bool,
     ) -> Result<Option<RegionId>, ObjectError> {
-        if self.reach.region() == RegionId::OWN {
+        if self.access.region() == RegionId::OWN {
             return Ok(None);
         }
         self.may_change()?;
         let look = |record: &BucketRecord| decider(record.home.as_ref(), has_condition);
-        match self.reach.bucket(bucket, look) {
+        match self.access.bucket(bucket, look) {
             Some(Decider::Region(region)) => Ok(Some(region)),
             Some(Decider::Nobody) => Err(unavailable(COMING)),
             // A bucket that is not there is refused where the key is looked for.
@@ -69,9 +69,9 @@ impl<R: Reach> Proxy<R> {
         let look = |record: &BucketRecord| {
             (record.id, record.epoch, decider(record.home.as_ref(), has_condition))
         };
-        let (id, epoch, at) = self.reach.bucket(bucket, look).ok_or(ObjectError::NoSuchBucket)?;
+        let (id, epoch, at) = self.access.bucket(bucket, look).ok_or(ObjectError::NoSuchBucket)?;
         match at {
-            Decider::Here => Ok((id, epoch, self.reach.pg_of(id, key))),
+            Decider::Here => Ok((id, epoch, self.access.pg_of(id, key))),
             Decider::Nobody => Err(unavailable(COMING)),
             // It has moved since somebody looked.
             Decider::Region(_) => Err(ObjectError::SlowDown),
@@ -106,11 +106,11 @@ impl<R: Reach> Proxy<R> {
     ) -> Result<(), ObjectError> {
         let _request = self.clients.begin();
         let (id, epoch, pg) = self.place_of_change(bucket, key, !condition.is_none())?;
-        self.reach.admit()?;
+        self.access.admit()?;
         let request = self.requests.begin();
         let call =
             Call::Delete { request: request.id(), bucket: id, epoch, key: key.clone(), condition };
-        let made = self.reach.ask(pg, call).await;
+        let made = self.access.ask(pg, call).await;
         self.changed(bucket, key, made, Settled::op).await.map(drop)
     }
 
@@ -125,10 +125,10 @@ impl<R: Reach> Proxy<R> {
         tags: Vec<(String, String)>,
     ) -> Result<(), ObjectError> {
         let (id, _, pg) = self.place_of_change(bucket, key, false)?;
-        self.reach.admit()?;
+        self.access.admit()?;
         let request = self.requests.begin();
         let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
-        let made = self.reach.ask(pg, call).await;
+        let made = self.access.ask(pg, call).await;
         self.changed(bucket, key, made, Settled::op).await.map(drop)
     }
 
@@ -148,10 +148,12 @@ impl<R: Reach> Proxy<R> {
         let checksum = digest.checksum.clone();
         let kind = ChangeKind::Put { attributes, md5, checksum, bytes };
         match self.change_at_home(home, (bucket, key), options.condition, kind).await? {
-            Made::Put(clock) => {
+            HomeChange::Put(clock) => {
                 Ok(PutDone { etag: ETag::Md5(md5), checksum: digest.checksum, clock, size })
             }
-            Made::Appended(_) | Made::Changed | Made::Uploaded(_) => Err(unavailable(OTHER_ANSWER)),
+            HomeChange::Appended(_) | HomeChange::Changed | HomeChange::Uploaded(_) => {
+                Err(unavailable(OTHER_ANSWER))
+            }
         }
     }
 
@@ -173,8 +175,10 @@ impl<R: Reach> Proxy<R> {
         let (offset, attributes) = (at.offset(), Box::new(attributes));
         let kind = ChangeKind::Append { offset, attributes, md5, checksum, bytes };
         match self.change_at_home(home, (bucket, key), condition, kind).await? {
-            Made::Appended(done) => Ok(done),
-            Made::Put(_) | Made::Changed | Made::Uploaded(_) => Err(unavailable(OTHER_ANSWER)),
+            HomeChange::Appended(done) => Ok(done),
+            HomeChange::Put(_) | HomeChange::Changed | HomeChange::Uploaded(_) => {
+                Err(unavailable(OTHER_ANSWER))
+            }
         }
     }
 
@@ -213,11 +217,11 @@ impl<R: Reach> Proxy<R> {
         (bucket, key): (&BucketName, &ObjectKey),
         condition: Condition,
         kind: ChangeKind,
-    ) -> Result<Made, ObjectError> {
+    ) -> Result<HomeChange, ObjectError> {
         let change = Change { bucket: bucket.clone(), key: key.clone(), condition, kind };
-        match self.elsewhere().filter(|_| self.reach.is_gateway()) {
+        match self.elsewhere().filter(|_| self.access.is_gateway()) {
             Some(elsewhere) => elsewhere.change(home, change).await,
-            None => self.reach.change_at_gateway(home, change).await,
+            None => self.access.change_at_gateway(home, change).await,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Lists: one scan for a page, of an index that shows everything taken before the list.
 
 use larder_objects::{ListItem, ListPage, ListRequest, ListedObject, ObjectError, Page};
-use larder_protocol::region::listing::{Item, PageAsk, Selection};
+use larder_protocol::region::listing::{Item, PageRequest, Selection};
 use larder_types::codec::decode;
 use larder_types::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
 use larder_types::{
@@ -9,11 +9,11 @@ use larder_types::{
 };
 use tokio::time::Instant;
 
-use super::reach::{Reach, Scan};
+use super::role_access::{RoleAccess, Scan};
 use super::{Proxy, unavailable};
 use crate::limits::BUCKET_NEWS_MAX;
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     pub(super) async fn list_objects(
         &self,
         bucket: &BucketName,
@@ -39,9 +39,9 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
-        let is_local = self.reach.bucket(bucket, BucketRecord::is_local);
+        let is_local = self.access.bucket(bucket, BucketRecord::is_local);
         let is_local = is_local.ok_or(ObjectError::NoSuchBucket)?;
-        if self.reach.region() == RegionId::OWN || is_local {
+        if self.access.region() == RegionId::OWN || is_local {
             let _request = self.clients.begin();
             return self.list_objects(bucket, request).await;
         }
@@ -52,13 +52,13 @@ impl<R: Reach> Proxy<R> {
         if items_max == 0 || prefix.len() > KEY_BYTES_MAX {
             return Ok(ListPage { items: Vec::new(), truncated: false });
         }
-        let ask = PageAsk { selection: Selection { prefix, delimiter }, after, items_max };
+        let ask = PageRequest { selection: Selection { prefix, delimiter }, after, items_max };
         let deadline = Instant::now() + BUCKET_NEWS_MAX;
         let page = loop {
             let known = self.known(bucket)?;
-            let page = match self.elsewhere().filter(|_| self.reach.is_gateway()) {
+            let page = match self.elsewhere().filter(|_| self.access.is_gateway()) {
                 Some(elsewhere) => elsewhere.list(bucket, ask.clone()).await,
-                None => self.reach.list_at_gateway(bucket, ask.clone()).await,
+                None => self.access.list_at_gateway(bucket, ask.clone()).await,
             };
             match page {
                 Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
@@ -95,7 +95,7 @@ impl<R: Reach> Proxy<R> {
         let (from, to, wanted) = (page.from(after_upload), page.to(), page.wanted());
         if wanted > 0 {
             let scan = Scan { pg: None, settle: true, from, to: to.as_deref(), wanted };
-            self.reach.scan(scan, |row, value| page.add(row, value, &decode)).await?;
+            self.access.scan(scan, |row, value| page.add(row, value, &decode)).await?;
         }
         page.finish().ok_or_else(|| unavailable("the index holds a row that cannot be used"))
     }

@@ -5,15 +5,15 @@
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
 //! | `expiry.rs` | ends uploads that nobody ended |
 //! | `coalesce.rs` | makes pieces that appends left fewer and larger |
-//! | `homes.rs`, `uploads.rs`, `made.rs` | changes that a bucket's home region decides |
+//! | `homes.rs`, `uploads.rs`, `home_change.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
-//! | `told.rs`, `told_parts.rs`, `region_version.rs` | what it does for other regions |
+//! | `remote_change.rs`, `remote_parts.rs`, `region_version.rs` | what it does for other regions |
 //! | `ahead.rs` | how far a read is ahead of its client |
 //! | `remote.rs` | reads of large objects in other regions |
-//! | `reach.rs` | what it asks of the other roles |
+//! | `role_access.rs` | what it asks of the other roles |
 //! | `regional.rs` | what the driver of regions asks of them besides |
-//! | `here.rs` | the other roles in this process: direct calls |
-//! | `away/` | the other roles in other processes, over the net |
+//! | `local_roles.rs` | the other roles in this process: direct calls |
+//! | `remote_roles/` | the other roles in other processes, over the net |
 //!
 //! # Invariants
 //!
@@ -24,29 +24,29 @@
 
 mod ahead;
 mod append;
-mod away;
 mod buckets;
 mod clients;
 mod coalesce;
-mod elsewhere;
 mod expiry;
-mod here;
+mod home_change;
 mod homes;
 mod list;
-mod made;
+mod local_roles;
 mod multipart;
+mod other_regions;
 mod put;
-mod reach;
 mod read;
 mod refused;
 mod region_version;
 mod regional;
 mod remote;
+mod remote_change;
+mod remote_parts;
+mod remote_roles;
 mod removal;
 mod replicated;
+mod role_access;
 mod task;
-mod told;
-mod told_parts;
 mod uploads;
 
 use std::ops::Range;
@@ -78,24 +78,24 @@ use crate::requests::Requests;
 use crate::ticket::Settled;
 use ahead::Places;
 pub use append::AppendCounters;
-pub use away::{Away, ClusterConfig, ProxyCounters};
 use clients::Clients;
 use coalesce::Coalescing;
 pub use coalesce::{CoalesceCounters, coalesce_pieces};
-pub use elsewhere::{Elsewhere, Looked};
 pub use expiry::expire_uploads;
-pub use here::Here;
-pub use made::Made;
-pub(crate) use made::{answer_of, made_of};
-use reach::Reach;
-pub(crate) use reach::{KnownBucket, Onward, Scan};
-use read::Wanted;
+pub use home_change::HomeChange;
+pub(crate) use home_change::{answer_of, made_of};
+pub use local_roles::LocalRoles;
+pub use other_regions::{OtherRegions, RegionLookup};
+use read::ReadPurpose;
 use refused::refused;
-pub use regional::{JournalAsk, RegionReach};
+pub use regional::{JournalRequest, RegionAccess};
+pub use remote_change::ChangeOutcome;
+pub use remote_parts::RemoteParts;
+pub use remote_roles::{ClusterConfig, ProxyCounters, RemoteRoles};
 use replicated::PositionsSeen;
 pub use replicated::RegionWaits;
-pub use told::ChangeOutcome;
-pub use told_parts::ToldParts;
+use role_access::RoleAccess;
+pub(crate) use role_access::{KnownBucket, Scan, ScanStep};
 
 /// The events that the proxy saw and that should never be, for metrics and alarms.
 #[derive(Debug, Default)]
@@ -107,8 +107,8 @@ pub struct Alarms {
 }
 
 /// A proxy, and how it reaches the other roles.
-pub struct Proxy<R = Here> {
-    reach: Arc<R>,
+pub struct Proxy<R = LocalRoles> {
+    access: Arc<R>,
     requests: Arc<Requests>,
     streams: AtomicU64,
     alarms: Alarms,
@@ -127,11 +127,11 @@ pub struct Proxy<R = Here> {
     /// Places for reads of large objects in other regions.
     remotes: Arc<Semaphore>,
     /// Whom it asks for what is not here.
-    elsewhere: OnceLock<Weak<dyn Elsewhere>>,
+    elsewhere: OnceLock<Weak<dyn OtherRegions>>,
 }
 
 /// A proxy whose other roles run in other processes.
-pub type ClusterProxy = Proxy<Away>;
+pub type ClusterProxy = Proxy<RemoteRoles>;
 
 impl Proxy {
     /// A proxy of a new session, for the roles of this process.
@@ -139,7 +139,7 @@ impl Proxy {
     pub fn new(meta: Arc<Meta>, data: Arc<DataServer>, manager: Arc<LocalManager>) -> Self {
         let session = SessionId(larder_env::rng::unique_u64());
         let requests = Arc::new(Requests::new(session));
-        Self::with(Here::new(meta, data, manager, &requests), requests)
+        Self::with(LocalRoles::new(meta, data, manager, &requests), requests)
     }
 }
 
@@ -149,37 +149,37 @@ impl ClusterProxy {
     pub async fn begin(config: ClusterConfig) -> Self {
         let session = SessionId(larder_env::rng::unique_u64());
         let requests = Arc::new(Requests::new(session));
-        Self::with(Away::begin(config, &requests).await, requests)
+        Self::with(RemoteRoles::begin(config, &requests).await, requests)
     }
 
     /// This run, as the managers name it where it is the gateway to other regions.
     #[must_use]
     pub fn as_gateway(&self) -> GatewayRecord {
-        self.reach.as_gateway()
+        self.access.as_gateway()
     }
 
     /// The counts of what it did, for metrics.
     #[must_use]
     pub fn counters(&self) -> &ProxyCounters {
-        self.reach.counters()
+        self.access.counters()
     }
 
     /// The counts of its choices of replicas, and the replicas that owe an answer.
     #[must_use]
     pub fn reads(&self) -> (ReadCounts, u64) {
-        self.reach.reads()
+        self.access.reads()
     }
 }
 
 impl<R> Proxy<R> {
-    fn with(reach: R, requests: Arc<Requests>) -> Self {
+    fn with(access: R, requests: Arc<Requests>) -> Self {
         let streams = AtomicU64::new(1);
         let (alarms, appends) = (Alarms::default(), AppendCounters::default());
         let (region_waits, elsewhere) = (RegionWaits::default(), OnceLock::new());
-        let reach = Arc::new(reach);
+        let access = Arc::new(access);
         let (clients, changes) = (Clients::default(), Semaphore::new(REGION_CHANGES_MAX));
         Self {
-            reach,
+            access,
             requests,
             streams,
             alarms,
@@ -207,12 +207,12 @@ impl<R> Proxy<R> {
     ///
     /// # Panics
     /// If it was told once already.
-    pub fn look_elsewhere(&self, elsewhere: &Arc<dyn Elsewhere>) {
+    pub fn look_elsewhere(&self, elsewhere: &Arc<dyn OtherRegions>) {
         assert!(self.elsewhere.set(Arc::downgrade(elsewhere)).is_ok(), "one is asked");
     }
 
     /// The driver of regions, while it runs.
-    pub(super) fn elsewhere(&self) -> Option<Arc<dyn Elsewhere>> {
+    pub(super) fn elsewhere(&self) -> Option<Arc<dyn OtherRegions>> {
         self.elsewhere.get()?.upgrade()
     }
 
@@ -235,7 +235,7 @@ impl<R> Proxy<R> {
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// As [`Objects::open`], of what is here alone.
     ///
     /// # Errors
@@ -245,18 +245,18 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<Opened, ObjectError> {
-        self.find(bucket, key, Wanted::Metax).await
+        self.find(bucket, key, ReadPurpose::Metax).await
     }
 
     /// Id and epoch of a bucket, also of one that is being found empty.
     fn live(&self, name: &BucketName) -> Result<(BucketId, Epoch), ObjectError> {
-        let live = self.reach.bucket(name, |record| (record.id, record.epoch));
+        let live = self.access.bucket(name, |record| (record.id, record.epoch));
         live.ok_or(ObjectError::NoSuchBucket)
     }
 
     /// A bucket as its record says, also one that is being found empty.
     fn known(&self, name: &BucketName) -> Result<KnownBucket, ObjectError> {
-        self.reach.bucket(name, KnownBucket::of).ok_or(ObjectError::NoSuchBucket)
+        self.access.bucket(name, KnownBucket::of).ok_or(ObjectError::NoSuchBucket)
     }
 
     /// A primary says that the bucket is gone, or going. Returns when it may be asked again.
@@ -274,7 +274,7 @@ impl<R: Reach> Proxy<R> {
                 "the bucket is being deleted, and whether it is gone is not known here yet";
             return Err(unavailable(reason));
         }
-        self.reach.bucket_news(name, known).await;
+        self.access.bucket_news(name, known).await;
         Ok(())
     }
 
@@ -284,17 +284,17 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
     ) -> Result<(BucketId, Epoch, PgId), ObjectError> {
         let (id, epoch) = self.live(bucket)?;
-        Ok((id, epoch, self.reach.pg_of(id, key)))
+        Ok((id, epoch, self.access.pg_of(id, key)))
     }
 
     /// The number of replicas that must have a put's data before its client is answered; 0: all of the
     /// volume.
     fn enough(&self, bucket: &BucketName) -> u8 {
-        let copies = self.reach.copies();
+        let copies = self.access.copies();
         if copies <= 1 {
             return 0;
         }
-        let policy = self.reach.bucket(bucket, |record| record.write_policy);
+        let policy = self.access.bucket(bucket, |record| record.write_policy);
         policy.unwrap_or_default().enough(copies)
     }
 
@@ -334,14 +334,14 @@ fn undecodable(error: CodecError) -> ObjectError {
     unavailable("the index holds a row that cannot be used: see the log")
 }
 
-impl<R: Reach> Objects for Proxy<R> {
+impl<R: RoleAccess> Objects for Proxy<R> {
     async fn create_bucket(
         &self,
         name: &BucketName,
         location: Option<String>,
     ) -> Result<BucketRecord, ObjectError> {
         self.may_change()?;
-        self.reach.create_bucket(name, location).await
+        self.access.create_bucket(name, location).await
     }
 
     async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
@@ -355,19 +355,19 @@ impl<R: Reach> Objects for Proxy<R> {
         rules: Option<CorsRules>,
     ) -> Result<(), ObjectError> {
         self.may_change()?;
-        self.reach.set_cors(name, rules).await
+        self.access.set_cors(name, rules).await
     }
 
     fn cors(&self, name: &BucketName) -> Option<CorsRules> {
-        self.reach.bucket(name, |record| record.cors.clone()).flatten()
+        self.access.bucket(name, |record| record.cors.clone()).flatten()
     }
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
-        self.reach.bucket(name, BucketRecord::clone).ok_or(ObjectError::NoSuchBucket)
+        self.access.bucket(name, BucketRecord::clone).ok_or(ObjectError::NoSuchBucket)
     }
 
     fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError> {
-        Ok(self.reach.buckets())
+        Ok(self.access.buckets())
     }
 
     async fn put<B: PutBody>(
@@ -403,7 +403,7 @@ impl<R: Reach> Objects for Proxy<R> {
     }
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
-        self.open_wherever(bucket, key, Wanted::Metax).await
+        self.open_wherever(bucket, key, ReadPurpose::Metax).await
     }
 
     async fn open_whole(
@@ -411,7 +411,7 @@ impl<R: Reach> Objects for Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<Opened, ObjectError> {
-        self.open_wherever(bucket, key, Wanted::Whole).await
+        self.open_wherever(bucket, key, ReadPurpose::Whole).await
     }
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {

@@ -11,8 +11,8 @@ use larder_types::{
     UploadId, UploadRow, rows,
 };
 
-use super::reach::{Onward, Reach, Scan};
-use super::read::Wanted;
+use super::read::ReadPurpose;
+use super::role_access::{RoleAccess, Scan, ScanStep};
 use super::{Proxy, decoded, unavailable, unexpected};
 use crate::ticket::Settled;
 
@@ -22,7 +22,7 @@ struct Stored {
     op: OpId,
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// An open upload's row, after everything that its PG has taken of it shows in the index.
     pub(super) async fn find_upload(
         &self,
@@ -31,7 +31,7 @@ impl<R: Reach> Proxy<R> {
         upload: UploadId,
     ) -> Result<(BucketId, PgId, UploadRow), ObjectError> {
         let (id, _, pg) = self.place(bucket, key)?;
-        let row = self.reach.settled_row(pg, &rows::upload(id, key, upload)).await?;
+        let row = self.access.settled_row(pg, &rows::upload(id, key, upload)).await?;
         let row = row.ok_or(ObjectError::NoSuchUpload)?;
         Ok((id, pg, decoded("upload row", &row)?))
     }
@@ -86,7 +86,7 @@ impl<R: Reach> Proxy<R> {
         let mut damaged = false;
         let to = end.as_deref();
         let scan = Scan { pg: Some(pg), settle: true, from, to, wanted: max };
-        let scanned = self.reach.scan(scan, |row, value| {
+        let scanned = self.access.scan(scan, |row, value| {
             match (rows::part_number(row), decode::<PartRow>("part row", value)) {
                 (Some(number), Ok(row)) => {
                     let part = ListedPart { number, metax: row.metax };
@@ -94,7 +94,7 @@ impl<R: Reach> Proxy<R> {
                 }
                 _ => damaged = true,
             }
-            if damaged || parts.len() >= max { Onward::Stop } else { Onward::Next }
+            if damaged || parts.len() >= max { ScanStep::Stop } else { ScanStep::Next }
         });
         scanned.await?;
         if damaged {
@@ -111,7 +111,7 @@ impl<R: Reach> Proxy<R> {
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
         let (id, epoch, pg) = self.place(bucket, key)?;
-        self.reach.admit_data()?;
+        self.access.admit_data()?;
         let request = self.requests.begin();
         let call = Call::CreateUpload {
             request: request.id(),
@@ -121,7 +121,7 @@ impl<R: Reach> Proxy<R> {
             attributes: options.attributes,
             checksum: options.checksum,
         };
-        match self.reach.ask(pg, call).await? {
+        match self.access.ask(pg, call).await? {
             Settled::Done(op, _) => Ok(UploadId { pg, op }),
             other => Err(unexpected(&other)),
         }
@@ -138,7 +138,7 @@ impl<R: Reach> Proxy<R> {
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
         let call = Call::AbortUpload { request, bucket: id, key, upload };
-        self.reach.ask(pg, call).await.map(|_done| ())
+        self.access.ask(pg, call).await.map(|_done| ())
     }
 
     /// Makes an object of an upload, where its key is decided about.
@@ -190,7 +190,7 @@ impl<R: Reach> Proxy<R> {
     ) -> Result<PutDone, ObjectError> {
         let has_condition = !options.condition.is_none();
         let (id, epoch, pg) = self.place_of_change(bucket, key, has_condition)?;
-        self.reach.admit()?;
+        self.access.admit()?;
         let row = match self.find_upload(bucket, key, upload).await {
             Ok((.., row)) => row,
             Err(ObjectError::NoSuchUpload) => {
@@ -227,7 +227,7 @@ impl<R: Reach> Proxy<R> {
             parts: named,
             condition: options.condition,
         };
-        match self.reach.ask(pg, call).await? {
+        match self.access.ask(pg, call).await? {
             Settled::Done(_, clock) => Ok(PutDone {
                 etag: assembled.etag,
                 checksum: assembled.checksum,
@@ -245,7 +245,7 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<PutDone, ObjectError> {
-        match self.find(bucket, key, Wanted::Metax).await {
+        match self.find(bucket, key, ReadPurpose::Metax).await {
             Ok(object) if matches!(object.body, Body::Parts { upload: of, .. } if of == upload) => {
                 let larder_types::Metax { etag, checksum, clock, size, .. } = object.metax;
                 Ok(PutDone { etag, checksum, clock, size })

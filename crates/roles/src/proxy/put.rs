@@ -16,13 +16,13 @@ use larder_types::{
 };
 use tokio::time::Instant;
 
-use super::reach::{Ended, Reach};
 use super::region_version::RegionVersion;
+use super::role_access::{Ended, RoleAccess};
 use super::{Proxy, patience};
 use crate::limits::PUT_WINDOW_CHUNKS;
 
 /// Everything about a put but its bytes.
-pub(super) struct Wanted {
+pub(super) struct PutRequest {
     pub(super) bucket: BucketId,
     pub(super) epoch: Epoch,
     pub(super) pg: PgId,
@@ -93,19 +93,19 @@ pub(super) struct Limit {
     pub(super) bytes: u64,
 }
 
-pub(super) const OF_TOLD: Limit = Limit { what: "the object", bytes: OBJECT_BYTES_MAX };
+pub(super) const OF_REMOTE_CHANGE: Limit = Limit { what: "the object", bytes: OBJECT_BYTES_MAX };
 const OF_PUTS: Limit = Limit { what: "the object", bytes: PUT_BYTES_MAX };
 
 /// Frees the chunks of a stream that gets no parent.
-pub(super) struct StreamGuard<R: Reach> {
-    reach: Arc<R>,
+pub(super) struct StreamGuard<R: RoleAccess> {
+    access: Arc<R>,
     pg: PgId,
     bucket: BucketId,
     stream: StreamId,
     armed: bool,
 }
 
-impl<R: Reach> StreamGuard<R> {
+impl<R: RoleAccess> StreamGuard<R> {
     pub(super) fn stream(&self) -> StreamId {
         self.stream
     }
@@ -117,7 +117,7 @@ impl<R: Reach> StreamGuard<R> {
 }
 
 /// The chunks of a body, committed and without a parent yet.
-pub(super) struct Chunks<R: Reach> {
+pub(super) struct Chunks<R: RoleAccess> {
     pub(super) guard: StreamGuard<R>,
     /// The parent's names for them.
     pub(super) content: Content,
@@ -126,16 +126,16 @@ pub(super) struct Chunks<R: Reach> {
     pub(super) digest: BodyDigest,
 }
 
-impl<R: Reach> Drop for StreamGuard<R> {
+impl<R: RoleAccess> Drop for StreamGuard<R> {
     fn drop(&mut self) {
         if self.armed {
             let (bucket, stream) = (self.bucket, self.stream);
-            self.reach.tell(self.pg, Call::DropStream { bucket, stream });
+            self.access.tell(self.pg, Call::DropStream { bucket, stream });
         }
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     pub(super) async fn put_object<B: PutBody>(
         &self,
         bucket: &BucketName,
@@ -156,20 +156,20 @@ impl<R: Reach> Proxy<R> {
         (name, key): (&BucketName, &ObjectKey),
         attributes: Attributes,
         condition: Condition,
-    ) -> Wanted {
+    ) -> PutRequest {
         let (key, target, enough) = (key.clone(), Target::Version, self.enough(name));
-        Wanted { bucket, epoch, pg, key, target, attributes, condition, enough, told: None }
+        PutRequest { bucket, epoch, pg, key, target, attributes, condition, enough, told: None }
     }
 
     /// Stores a body as whatever is wanted.
     pub(super) async fn store<B: PutBody>(
         &self,
-        wanted: Wanted,
+        wanted: PutRequest,
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
-        self.reach.admit_data()?;
+        self.access.admit_data()?;
         // An object that was uploaded in parts elsewhere comes as a whole.
-        let limit = if wanted.told.is_some() { OF_TOLD } else { OF_PUTS };
+        let limit = if wanted.told.is_some() { OF_REMOTE_CHANGE } else { OF_PUTS };
         if body.len().is_some_and(|len| len > limit.bytes) {
             return Err(limit.exceeded());
         }
@@ -189,7 +189,7 @@ impl<R: Reach> Proxy<R> {
 
     async fn store_small(
         &self,
-        wanted: Wanted,
+        wanted: PutRequest,
         pieces: Pieces,
         digest: BodyDigest,
     ) -> Result<PutDone, ObjectError> {
@@ -208,7 +208,7 @@ impl<R: Reach> Proxy<R> {
     /// where it should have. The first is revoked by then, so that one put takes effect once. All tries have one time.
     async fn store_chunk(
         &self,
-        wanted: &Wanted,
+        wanted: &PutRequest,
         target: Target,
         description: Description,
         pieces: Pieces,
@@ -219,7 +219,7 @@ impl<R: Reach> Proxy<R> {
                 Ended::Done(clock) => return Ok(clock),
                 Ended::Lost(lost) => {
                     tries += 1;
-                    self.reach.again(tries, lost, by).await?;
+                    self.access.again(tries, lost, by).await?;
                 }
             }
         }
@@ -227,7 +227,7 @@ impl<R: Reach> Proxy<R> {
 
     async fn try_chunk(
         &self,
-        wanted: &Wanted,
+        wanted: &PutRequest,
         target: &Target,
         description: &Description,
         pieces: Pieces,
@@ -255,13 +255,13 @@ impl<R: Reach> Proxy<R> {
             condition: wanted.condition.clone(),
             enough: wanted.enough,
         };
-        self.reach.put(wanted.pg, wanted.call(call), data, by).await
+        self.access.put(wanted.pg, wanted.call(call), data, by).await
     }
 
     /// Stores chunks while the body comes in.
     pub(super) async fn store_chunks<B: PutBody>(
         &self,
-        wanted: &Wanted,
+        wanted: &PutRequest,
         mut pieces: Pieces,
         body: &mut B,
         limit: Limit,
@@ -317,14 +317,14 @@ impl<R: Reach> Proxy<R> {
     }
 
     /// A stream of chunks for a put.
-    pub(super) fn new_chunks(&self, wanted: &Wanted) -> StreamGuard<R> {
-        let (reach, stream) = (self.reach.clone(), self.new_stream());
-        StreamGuard { reach, pg: wanted.pg, bucket: wanted.bucket, stream, armed: true }
+    pub(super) fn new_chunks(&self, wanted: &PutRequest) -> StreamGuard<R> {
+        let (access, stream) = (self.access.clone(), self.new_stream());
+        StreamGuard { access, pg: wanted.pg, bucket: wanted.bucket, stream, armed: true }
     }
 
     pub(super) async fn store_part_of_stream(
         &self,
-        wanted: &Wanted,
+        wanted: &PutRequest,
         stream: StreamId,
         number: u32,
         pieces: Pieces,
@@ -335,7 +335,7 @@ impl<R: Reach> Proxy<R> {
             checksum: None,
             attributes: Attributes::default(),
         };
-        let chunk_of = Wanted {
+        let chunk_of = PutRequest {
             condition: Condition::default(),
             attributes: Attributes::default(),
             key: wanted.key.clone(),
@@ -349,7 +349,7 @@ impl<R: Reach> Proxy<R> {
 
     async fn store_parent(
         &self,
-        wanted: Wanted,
+        wanted: PutRequest,
         chunks: Chunks<R>,
     ) -> Result<PutDone, ObjectError> {
         let Chunks { mut guard, content, size, digest } = chunks;
@@ -361,7 +361,7 @@ impl<R: Reach> Proxy<R> {
     /// Makes committed chunks the content of what is wanted.
     pub(super) async fn put_parent(
         &self,
-        wanted: &Wanted,
+        wanted: &PutRequest,
         content: Content,
         (size, digest): (u64, BodyDigest),
     ) -> Result<PutDone, ObjectError> {
@@ -384,14 +384,14 @@ impl<R: Reach> Proxy<R> {
             condition: wanted.condition.clone(),
             enough: wanted.enough,
         };
-        match self.reach.put(wanted.pg, wanted.call(call), None, patience()).await? {
+        match self.access.put(wanted.pg, wanted.call(call), None, patience()).await? {
             Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),
             Ended::Lost(_) => unreachable!("it has no data of its own"),
         }
     }
 }
 
-impl Wanted {
+impl PutRequest {
     /// The description of what it is, where its bytes say this.
     fn described(&self, bytes: Description) -> Result<Description, ObjectError> {
         let Some(told) = &self.told else { return Ok(bytes) };

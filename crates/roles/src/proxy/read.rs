@@ -19,8 +19,8 @@ use larder_types::{
 use tokio::time::Instant;
 
 use super::ahead::{Ahead, PieceRead, PieceReads};
-use super::elsewhere::Looked;
-use super::reach::Reach;
+use super::other_regions::RegionLookup;
+use super::role_access::RoleAccess;
 use super::task::Task;
 use super::{Proxy, decoded, unavailable, undecodable};
 use crate::data::ReadFailure;
@@ -30,35 +30,35 @@ use source::{Named, Piece, Source};
 
 /// The purpose for which an object is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum ReadPurpose {
     /// To know its METAX.
     Metax,
     /// To read all its bytes as well.
     Whole,
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// Finds a key's version, here or in another region.
     pub(super) async fn open_wherever(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
-        wanted: Wanted,
+        wanted: ReadPurpose,
     ) -> Result<Opened, ObjectError> {
         let _request = self.clients.begin();
         let found = self.find(bucket, key, wanted).await;
-        let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
+        let is_local = || self.access.bucket(bucket, BucketRecord::is_local) == Some(true);
         if !matches!(found, Err(ObjectError::NoSuchKey)) || is_local() {
             return found;
         }
-        let looked = match self.elsewhere().filter(|_| self.reach.is_gateway()) {
+        let looked = match self.elsewhere().filter(|_| self.access.is_gateway()) {
             Some(elsewhere) => elsewhere.look(bucket, key).await?,
-            None => self.reach.look_at_gateway(bucket, key).await?,
+            None => self.access.look_at_gateway(bucket, key).await?,
         };
         match looked {
-            Looked::Here => self.find(bucket, key, wanted).await,
-            Looked::There(version) => self.opened_there(*version),
-            Looked::Nowhere => Err(ObjectError::NoSuchKey),
+            RegionLookup::Here => self.find(bucket, key, wanted).await,
+            RegionLookup::There(version) => self.opened_there(*version),
+            RegionLookup::Nowhere => Err(ObjectError::NoSuchKey),
         }
     }
 
@@ -67,15 +67,17 @@ impl<R: Reach> Proxy<R> {
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
-        wanted: Wanted,
+        wanted: ReadPurpose,
     ) -> Result<Opened, ObjectError> {
         let deadline = Instant::now() + BUCKET_NEWS_MAX;
         loop {
             let known = self.known(bucket)?;
-            let pg = self.reach.pg_of(known.id, key);
+            let pg = self.access.pg_of(known.id, key);
             let found = match wanted {
-                Wanted::Metax => self.reach.find(pg, known.id, key).await.map(|row| (row, None)),
-                Wanted::Whole => self.reach.find_and_read(pg, known.id, key).await,
+                ReadPurpose::Metax => {
+                    self.access.find(pg, known.id, key).await.map(|row| (row, None))
+                }
+                ReadPurpose::Whole => self.access.find_and_read(pg, known.id, key).await,
             };
             match found {
                 Ok((row, bytes)) => {
@@ -92,14 +94,14 @@ impl<R: Reach> Proxy<R> {
 
     /// Of a version that another region took in parts, what only its row in the index says. Nothing of others.
     async fn find_told_parts(&self, pg: PgId, opened: &mut Opened) -> Result<(), ObjectError> {
-        let is_told = self.reach.region() != RegionId::OWN
+        let is_told = self.access.region() != RegionId::OWN
             && matches!(opened.metax.etag, ETag::Parts(..))
             && !matches!(opened.body, Body::Parts { .. } | Body::Pieces { .. });
         if !is_told {
             return Ok(());
         }
         let row = rows::version(opened.bucket, &opened.key, rows::UNVERSIONED);
-        let Some(value) = self.reach.settled_row(pg, &row).await? else { return Ok(()) };
+        let Some(value) = self.access.settled_row(pg, &row).await? else { return Ok(()) };
         let entry = ObjectEntry::read(&value).map_err(undecodable)?;
         // Of one that has taken its place meanwhile, nothing.
         if entry.row.op == opened.op {
@@ -110,8 +112,8 @@ impl<R: Reach> Proxy<R> {
 
     /// The op of the key's version now, to tell a replaced object from a damaged one.
     async fn op_now(&self, object: &Opened) -> Option<OpId> {
-        let pg = self.reach.pg_of(object.bucket, &object.key);
-        let row = self.reach.find(pg, object.bucket, &object.key).await.ok()?;
+        let pg = self.access.pg_of(object.bucket, &object.key);
+        let row = self.access.find(pg, object.bucket, &object.key).await.ok()?;
         row.map(|row| row.op)
     }
 
@@ -131,11 +133,11 @@ impl<R: Reach> Proxy<R> {
         let names_rows =
             matches!(object.body, Body::Stream { .. } | Body::Parts { .. } | Body::Pieces { .. });
         let source = Arc::new(Source {
-            reach: self.reach.clone(),
+            access: self.access.clone(),
             bucket: object.bucket,
             key: object.key.clone(),
             op: object.op,
-            rows_in: names_rows.then(|| self.reach.pg_of(object.bucket, &object.key)),
+            rows_in: names_rows.then(|| self.access.pg_of(object.bucket, &object.key)),
         });
         let mut lookup = Lookup::new(source.clone());
         lookup.push_body(&object.body, Named::ByVersion, None, range)?;
@@ -197,7 +199,7 @@ impl<R: Reach> Proxy<R> {
         let Body::Parts { upload, .. } = &object.body else {
             return Err(ObjectError::InvalidPart { number });
         };
-        let row = self.reach.row(upload.pg, &rows::part(object.bucket, *upload, number)).await?;
+        let row = self.access.row(upload.pg, &rows::part(object.bucket, *upload, number)).await?;
         let Some(row) = row else {
             let is_there = self.op_now(object).await == Some(object.op);
             return Err(match is_there {
@@ -211,7 +213,7 @@ impl<R: Reach> Proxy<R> {
 
 /// Looks up and reads the pieces, each in a task of its own. How long a replica takes is measured, others
 /// join the read, and a primary that is away is asked again, also while the client takes nothing.
-fn reads<R: Reach>(first: Piece, lookup: Lookup<R>) -> PieceReads<ReadFailure> {
+fn reads<R: RoleAccess>(first: Piece, lookup: Lookup<R>) -> PieceReads<ReadFailure> {
     let source = lookup.source.clone();
     let rest = stream::try_unfold(lookup, async |mut lookup| {
         if let Some(piece) = lookup.take_known() {

@@ -1,6 +1,6 @@
 //! Another region's version, as a put of its body here needs it.
 
-use larder_protocol::region::{Entry, Told, ToldVersion, entry};
+use larder_protocol::region::{Entry, RemoteChange, RemotePutCall, entry};
 use larder_protocol::{Call, Description, PutCall};
 use larder_types::{Amendments, Metax, Origin, PartRef, Stamp};
 
@@ -29,6 +29,12 @@ impl RegionVersion {
     /// Makes the call that puts it.
     pub(super) fn call(&self, put: PutCall) -> Call {
         let Self { at, origin, parts, amended, .. } = self.clone();
-        Call::Told(Box::new(Told::Put(Box::new(ToldVersion { put, at, origin, parts, amended }))))
+        Call::RemoteChange(Box::new(RemoteChange::Put(Box::new(RemotePutCall {
+            put,
+            at,
+            origin,
+            parts,
+            amended,
+        }))))
     }
 }

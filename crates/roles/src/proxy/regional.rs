@@ -1,4 +1,4 @@
-//! The regions' driver's access to other roles, beside [`Reach`]: to keys as the index keeps them, and to journals.
+//! The regions' driver's access to other roles, beside [`RoleAccess`]: to keys as the index keeps them, and to journals.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use larder_types::{
 };
 use tokio::time::Instant;
 
-use super::here::Here;
-use super::reach::Reach;
+use super::local_roles::LocalRoles;
+use super::role_access::RoleAccess;
 use super::unavailable;
 use crate::clock::now_ms;
 use crate::manager::{LocalManager, LocalManagerError};
 use crate::meta::JournalCall;
-use crate::news::News;
+use crate::notifier::Notifier;
 use crate::wire::{JournalShown, Position};
 
 /// A request for journals.
 #[derive(Debug, Clone)]
-pub struct JournalAsk {
+pub struct JournalRequest {
     /// PGs, and the tokens behind which outcomes are wanted.
     pub pgs: Vec<(PgId, Token)>,
     /// Most outcomes of all PGs together; 0 asks only whether there are any.
@@ -36,15 +36,15 @@ pub struct JournalAsk {
 }
 
 /// The other roles, as the driver of regions uses them.
-pub trait RegionReach: Reach {
-    /// The version of the map from which [`Reach`] knows buckets.
+pub trait RegionAccess: RoleAccess {
+    /// The version of the map from which [`RoleAccess`] knows buckets.
     fn map_version(&self) -> u64;
 
     /// Number of PGs.
     fn pg_count(&self) -> u32;
 
     /// Reads keys as the index keeps them, in the given order, with all that was acknowledged and
-    /// [shows](RegionReach::shows). `None` for a key that is unknown by the deadline, in doubt, or unreadable.
+    /// [shows](RegionAccess::shows). `None` for a key that is unknown by the deadline, in doubt, or unreadable.
     fn kept(
         &self,
         keys: &[(BucketId, ObjectKey)],
@@ -61,7 +61,7 @@ pub trait RegionReach: Reach {
     /// Reads journals of PGs, without those for which no primary answers now.
     fn journals(
         &self,
-        ask: &JournalAsk,
+        ask: &JournalRequest,
     ) -> impl Future<Output = Result<Vec<(PgId, JournalShown)>, ObjectError>> + Send;
 
     /// Keeps the list of regions outside the gateway's directory, where the store has such a place. Once it returns, no
@@ -136,8 +136,8 @@ pub trait RegionReach: Reach {
         positions: &[(PgId, Vec<Position>)],
     ) -> impl Future<Output = bool> + Send;
 
-    /// Counts `news` up whenever a journal may show more. Does not end.
-    fn watch_journals(&self, news: &News) -> impl Future<Output = ()> + Send;
+    /// Counts `notifier` up whenever a journal may show more. Does not end.
+    fn watch_journals(&self, notifier: &Notifier) -> impl Future<Output = ()> + Send;
 }
 
 /// Decodes the values of a key's rows; `None` if they cannot be used.
@@ -155,7 +155,7 @@ pub(super) fn kept_of(
     }
 }
 
-impl RegionReach for Here {
+impl RegionAccess for LocalRoles {
     fn map_version(&self) -> u64 {
         self.manager().map().map.version
     }
@@ -191,7 +191,10 @@ impl RegionReach for Here {
         self.settled_row(pg, &row).await.map(|_row| ())
     }
 
-    async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
+    async fn journals(
+        &self,
+        ask: &JournalRequest,
+    ) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
         let mut pgs = ask.pgs.clone();
         if ask.settled {
             let settling = pgs.iter().map(|(pg, _)| self.meta().settles(*pg));
@@ -310,17 +313,17 @@ impl RegionReach for Here {
         true
     }
 
-    async fn watch_journals(&self, news: &News) {
+    async fn watch_journals(&self, notifier: &Notifier) {
         let mut more = self.meta().shows_more();
         while more.changed().await.is_ok() {
-            news.tell();
+            notifier.tell();
         }
     }
 }
 
-impl<R: RegionReach> super::Proxy<R> {
+impl<R: RegionAccess> super::Proxy<R> {
     /// The access to the other roles.
-    pub(crate) fn reach(&self) -> &Arc<R> {
-        &self.reach
+    pub(crate) fn access(&self) -> &Arc<R> {
+        &self.access
     }
 }

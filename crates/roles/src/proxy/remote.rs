@@ -17,49 +17,49 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use larder_objects::{ObjectError, Opened, ReadBody, Remote};
-use larder_protocol::region::entry::What;
+use larder_protocol::region::entry::EntryKind;
 use larder_types::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::reach::Reach;
-use super::{Elsewhere, Proxy, unavailable};
+use super::role_access::RoleAccess;
+use super::{OtherRegions, Proxy, unavailable};
 use crate::limits::{REGION_REMOTE_BYTES_MAX, REGION_REMOTE_MS, REGION_REMOTE_PAUSE_MS};
 use crate::wire::{RemotePart, RemoteVersion};
 
 /// A version that other regions have.
-struct There<R> {
-    reach: Arc<R>,
-    elsewhere: Option<Weak<dyn Elsewhere>>,
+struct RemoteObject<R> {
+    access: Arc<R>,
+    elsewhere: Option<Weak<dyn OtherRegions>>,
     /// Its first part, as it is asked for.
     of: RemotePart,
     places: Arc<Semaphore>,
 }
 
-impl<R> Clone for There<R> {
+impl<R> Clone for RemoteObject<R> {
     fn clone(&self) -> Self {
-        let Self { reach, elsewhere, of, places } = self;
-        let (reach, places) = (reach.clone(), places.clone());
-        Self { reach, elsewhere: elsewhere.clone(), of: of.clone(), places }
+        let Self { access, elsewhere, of, places } = self;
+        let (access, places) = (access.clone(), places.clone());
+        Self { access, elsewhere: elsewhere.clone(), of: of.clone(), places }
     }
 }
 
-impl<R> fmt::Debug for There<R> {
+impl<R> fmt::Debug for RemoteObject<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("There").field(&self.of).finish()
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// A version of other regions, as an object whose bytes are read from there.
     pub(super) fn opened_there(&self, version: RemoteVersion) -> Result<Opened, ObjectError> {
         let RemoteVersion { name, regions, entry } = version;
-        let What::Object(object) = entry.what else { return Err(ObjectError::NoSuchKey) };
+        let EntryKind::Object(object) = entry.what else { return Err(ObjectError::NoSuchKey) };
         let (bucket, key) = (name.bucket, name.key.clone());
         let of = RemotePart { name, at: entry.at, regions, from: 0, len: 0 };
-        let remote = There {
-            reach: self.reach.clone(),
+        let remote = RemoteObject {
+            access: self.access.clone(),
             elsewhere: self.elsewhere.get().cloned(),
             of,
             places: self.remotes.clone(),
@@ -77,15 +77,15 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-impl<R: Reach> There<R> {
+impl<R: RoleAccess> RemoteObject<R> {
     /// Reads a part into memory.
     async fn part(&self, range: &Range<u64>) -> Result<Bytes, ObjectError> {
         let len = range.end - range.start;
         let part = RemotePart { from: range.start, len, ..self.of.clone() };
         let elsewhere = self.elsewhere.as_ref().and_then(Weak::upgrade);
-        let bytes = match elsewhere.filter(|_| self.reach.is_gateway()) {
+        let bytes = match elsewhere.filter(|_| self.access.is_gateway()) {
             Some(elsewhere) => elsewhere.part(part).await?,
-            None => self.reach.part_at_gateway(part).await?,
+            None => self.access.part_at_gateway(part).await?,
         };
         if bytes.len() as u64 != len {
             return Err(unavailable("another region gives fewer bytes of an object than it has"));
@@ -123,12 +123,12 @@ impl<R: Reach> There<R> {
 
 /// A read that is under way.
 struct Reading<R> {
-    there: There<R>,
+    there: RemoteObject<R>,
     rest: Range<u64>,
     _place: OwnedSemaphorePermit,
 }
 
-impl<R: Reach> Remote for There<R> {
+impl<R: RoleAccess> Remote for RemoteObject<R> {
     fn read(&self, mut range: Range<u64>) -> BoxFuture<'_, Result<ReadBody, ObjectError>> {
         Box::pin(async move {
             if range.start >= range.end {

@@ -8,7 +8,7 @@ use larder_protocol::manager::state::Topology;
 use larder_types::RegionId;
 use larder_types::codec::decode;
 
-use super::reach::Reach;
+use super::role_access::RoleAccess;
 use super::{Proxy, unavailable};
 
 const REMOVED: &str = "this region was removed, so that no other would have the change: use another region. Reads go on";
@@ -43,11 +43,11 @@ fn lists_as_removed(list: &[u8], own: RegionId) -> bool {
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// Returns true if this store is a region that the others have removed, as far as it has heard.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.reach.is_removed() || self.elsewhere().is_some_and(|it| it.is_removed())
+        self.access.is_removed() || self.elsewhere().is_some_and(|it| it.is_removed())
     }
 
     /// Refuses clients' changes in a region that was removed.

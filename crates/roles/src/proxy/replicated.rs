@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use super::reach::Reach;
+use super::role_access::RoleAccess;
 use super::{Proxy, unavailable, undecodable};
 use crate::limits::{
     POSITIONS_ANSWER_MS, POSITIONS_BEHIND_MS, POSITIONS_PASSED_MS, REGION_WAIT_MS,
@@ -47,7 +47,7 @@ impl Default for RegionWaits {
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// The outcome of a client's change of a key, once as many regions have it as its bucket asks for. `op_of` is as in
     /// [`Proxy::await_regions`].
     pub(super) async fn changed<T>(
@@ -70,12 +70,12 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
         op: Option<OpSeq>,
     ) -> Result<(), ObjectError> {
-        if self.reach.region() == RegionId::OWN {
+        if self.access.region() == RegionId::OWN {
             return Ok(());
         }
         let wanted =
             |record: &BucketRecord| (!record.is_local()).then_some((record.id, record.regions));
-        let Some((id, regions @ 2..)) = self.reach.bucket(bucket, wanted).flatten() else {
+        let Some((id, regions @ 2..)) = self.access.bucket(bucket, wanted).flatten() else {
             return Ok(());
         };
         let waited = self.await_others((id, key), op, regions - 1).await;
@@ -119,7 +119,7 @@ impl<R: Reach> Proxy<R> {
         count: u8,
         wait: Duration,
     ) -> Result<usize, ObjectError> {
-        let pg = self.reach.pg_of(bucket, key);
+        let pg = self.access.pg_of(bucket, key);
         let op = match op {
             Some(op) => op,
             None => match self.op_told(pg, bucket, key).await? {
@@ -128,7 +128,7 @@ impl<R: Reach> Proxy<R> {
                 None => return Ok(count.into()),
             },
         };
-        let known = self.reach.positions(pg, op, count, wait).await?;
+        let known = self.access.positions(pg, op, count, wait).await?;
         Ok(known.iter().filter(|(_, through)| *through >= op).count())
     }
 
@@ -140,11 +140,11 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
     ) -> Result<Option<OpSeq>, ObjectError> {
         let row = rows::version(bucket, key, rows::UNVERSIONED);
-        if let Some(value) = self.reach.settled_row(pg, &row).await? {
+        if let Some(value) = self.access.settled_row(pg, &row).await? {
             let entry = ObjectEntry::read(&value).map_err(undecodable)?;
-            return Ok(Some(op_of(&entry, self.reach.region())));
+            return Ok(Some(op_of(&entry, self.access.region())));
         }
-        let row = self.reach.row(pg, &tombstone_row(bucket, key)).await?;
+        let row = self.access.row(pg, &tombstone_row(bucket, key)).await?;
         let tombstone = row.map(|value| decode::<Tombstone>("tombstone", &value)).transpose();
         Ok(tombstone.map_err(undecodable)?.map(|tombstone| tombstone.op.seq))
     }
@@ -155,9 +155,10 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         object: &Opened,
     ) -> Result<Option<Replication>, ObjectError> {
-        let own = self.reach.region();
+        let own = self.access.region();
         // While it is being shared, other regions have passed ops of which they were told nothing.
-        let is_shared = || self.reach.bucket(bucket, |it| it.sharing == Sharing::All) == Some(true);
+        let is_shared =
+            || self.access.bucket(bucket, |it| it.sharing == Sharing::All) == Some(true);
         if own == RegionId::OWN || object.remote.is_some() || !is_shared() {
             return Ok(None);
         }
@@ -176,7 +177,7 @@ impl<R: Reach> Proxy<R> {
             let regions = vec![from, own];
             return Ok(Some(Replication { status: ReplicationStatus::Replica, regions }));
         }
-        let pg = self.reach.pg_of(object.bucket, &object.key);
+        let pg = self.access.pg_of(object.bucket, &object.key);
         // It is told by its op, or by a later one.
         let known = self.positions_now(pg, object.op.seq).await?;
         if known.is_empty() {
@@ -200,7 +201,7 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// The op by which the journal tells a version of this region first; `None` if it is the key's version no more.
     async fn told_by(&self, pg: PgId, object: &Opened) -> Result<Option<OpSeq>, ObjectError> {
         // A put with data is told by its outcome, which may be far behind it: only the row says by which.
@@ -211,12 +212,12 @@ impl<R: Reach> Proxy<R> {
             return Ok(Some(op));
         }
         let row = rows::version(object.bucket, &object.key, rows::UNVERSIONED);
-        let Some(value) = self.reach.row(pg, &row).await? else { return Ok(None) };
+        let Some(value) = self.access.row(pg, &row).await? else { return Ok(None) };
         let entry = ObjectEntry::read(&value).map_err(undecodable)?;
         if entry.row.op != object.op {
             return Ok(None);
         }
-        let op = op_of(&entry, self.reach.region());
+        let op = op_of(&entry, self.access.region());
         self.positions_seen.note_told(pg, object.op, op);
         Ok(Some(op))
     }
@@ -226,7 +227,7 @@ impl<R: Reach> Proxy<R> {
         if let Some(seen) = self.positions_seen.of(pg, op) {
             return Ok(seen);
         }
-        let known = self.reach.positions(pg, op, 0, Duration::ZERO).await?;
+        let known = self.access.positions(pg, op, 0, Duration::ZERO).await?;
         self.positions_seen.note(pg, known.clone());
         Ok(known)
     }

@@ -11,9 +11,9 @@ use larder_objects::{
 use larder_types::limits::{LIST_PAGE_MAX, PART_NUMBER_MAX};
 use larder_types::{BucketName, Condition, ETag, ObjectKey, RegionId, UploadId};
 
-use super::made::{Made, OTHER_ANSWER};
+use super::home_change::{HomeChange, OTHER_ANSWER};
 use super::put::Limit;
-use super::reach::Reach;
+use super::role_access::RoleAccess;
 use super::{Proxy, unavailable};
 use crate::limits::PART_PLACE_MS;
 
@@ -24,7 +24,7 @@ const OF_PARTS: Limit = Limit {
     bytes: CHANGE_BYTES_MAX as u64,
 };
 
-impl<R: Reach> Proxy<R> {
+impl<R: RoleAccess> Proxy<R> {
     /// The region that may have an upload which is not here, if another one is the bucket's home: all writes may have gone there when
     /// the upload began.
     pub(super) async fn home_of_upload(
@@ -105,7 +105,7 @@ impl<R: Reach> Proxy<R> {
         place: (&BucketName, &ObjectKey),
         condition: Condition,
         step: UploadStep,
-    ) -> Result<Made, ObjectError> {
+    ) -> Result<HomeChange, ObjectError> {
         self.change_at_home(home, place, condition, ChangeKind::Upload(step)).await
     }
 
@@ -119,7 +119,7 @@ impl<R: Reach> Proxy<R> {
         let UploadOptions { attributes, checksum } = options;
         let step = UploadStep::Begin { attributes: Box::new(attributes), checksum };
         match self.step_at_home(home, place, Condition::default(), step).await? {
-            Made::Uploaded(UploadAnswer::Begun(upload)) => Ok(upload),
+            HomeChange::Uploaded(UploadAnswer::Begun(upload)) => Ok(upload),
             _ => Err(unavailable(OTHER_ANSWER)),
         }
     }
@@ -141,7 +141,7 @@ impl<R: Reach> Proxy<R> {
         let (md5, checksum, size) = (digest.md5, digest.checksum, bytes.len() as u64);
         let step = UploadStep::Part { upload, number, md5, checksum: checksum.clone(), bytes };
         match self.step_at_home(home, place, Condition::default(), step).await? {
-            Made::Put(clock) => Ok(PutDone { etag: ETag::Md5(md5), checksum, clock, size }),
+            HomeChange::Put(clock) => Ok(PutDone { etag: ETag::Md5(md5), checksum, clock, size }),
             _ => Err(unavailable(OTHER_ANSWER)),
         }
     }
@@ -157,7 +157,7 @@ impl<R: Reach> Proxy<R> {
         let parts_max = max.min(LIST_PAGE_MAX) as u16;
         let step = UploadStep::Show { upload, after, parts_max };
         match self.step_at_home(home, place, Condition::default(), step).await? {
-            Made::Uploaded(UploadAnswer::Shown { upload, parts, is_truncated }) => {
+            HomeChange::Uploaded(UploadAnswer::Shown { upload, parts, is_truncated }) => {
                 let parts = parts.into_iter().map(|(number, metax)| ListedPart { number, metax });
                 let parts = parts.collect();
                 Ok(PartsPage { upload: *upload, parts, truncated: is_truncated })
@@ -211,7 +211,7 @@ impl<R: Reach> Proxy<R> {
         let parts = parts.into_iter().map(told).collect();
         let step = UploadStep::Complete { upload, parts, checksum, size };
         match self.step_at_home(home, place, condition, step).await? {
-            Made::Uploaded(UploadAnswer::Completed { etag, checksum, size, clock }) => {
+            HomeChange::Uploaded(UploadAnswer::Completed { etag, checksum, size, clock }) => {
                 Ok(PutDone { etag, checksum, clock, size })
             }
             _ => Err(unavailable(OTHER_ANSWER)),

@@ -18,7 +18,7 @@ use crate::node::node_of;
 
 /// A recovery, and its facts for the operator.
 #[derive(Debug)]
-pub struct Made {
+pub struct MadeRecovery {
     /// The recovery.
     pub recovery: Recovery,
     /// File with the latest map.
@@ -175,7 +175,11 @@ pub enum NotMade {
 ///
 /// # Panics
 /// If a map has no cluster, which is none that a server keeps.
-pub fn make(files: &[Source], lost: &[String], accepts_loss: bool) -> Result<Made, NotMade> {
+pub fn make(
+    files: &[Source],
+    lost: &[String],
+    accepts_loss: bool,
+) -> Result<MadeRecovery, NotMade> {
     let (latest, passed_over) = latest_of(files)?;
     let map = &latest.map;
     let (cluster, settings) = map.founded.expect("servers keep maps of clusters that were founded");
@@ -216,7 +220,7 @@ pub fn make(files: &[Source], lost: &[String], accepts_loss: bool) -> Result<Mad
     let lost = lost.iter().map(|id| (*id, map.servers[id].name.clone())).collect();
     let recovery = Recovery { map, voters, authority };
     let (of, version) = (latest.name.clone(), latest.map.version);
-    Ok(Made {
+    Ok(MadeRecovery {
         recovery,
         of,
         version,

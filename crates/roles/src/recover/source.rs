@@ -4,7 +4,7 @@ use larder_protocol::manager::state::Topology;
 
 use super::make::Source;
 use crate::manager::quorum::map_in_log;
-use crate::managers::{BadMap, KeptMap};
+use crate::managers::{BadMap, StoredMap};
 
 /// The reason why a file has no map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,8 +22,8 @@ pub enum NoSource {
 /// # Errors
 /// [`NoSource`], by what to do.
 pub fn read(name: String, bytes: &[u8]) -> Result<Source, NoSource> {
-    let (server, map, is_log) = match KeptMap::decode(bytes) {
-        Ok(KeptMap { server, map }) => (server, map, false),
+    let (server, map, is_log) = match StoredMap::decode(bytes) {
+        Ok(StoredMap { server, map }) => (server, map, false),
         Err(BadMap::Damaged) => match map_in_log(bytes) {
             Some(Ok((server, map))) => (server, map, true),
             Some(Err(())) => return Err(NoSource::Log),

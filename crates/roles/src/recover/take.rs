@@ -15,13 +15,13 @@ use super::v1::Recovery;
 use crate::directory::LOCK_FILE;
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::manager::quorum::{
-    AUTHORITY_FILE, Begun, ManagerError, before, begin_log, forget_tokens_of, has_taken,
+    AUTHORITY_FILE, LogStart, ManagerError, before, begin_log, forget_tokens_of, has_taken,
 };
-use crate::managers::{BadMap, KeptMap, MAP_FILE};
+use crate::managers::{BadMap, MAP_FILE, StoredMap};
 
 /// A directory that has taken a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct RecoveredDirectory {
     /// Its server.
     pub server: ServerId,
     /// The server's name.
@@ -34,7 +34,7 @@ pub struct Taken {
 
 /// The reason why a directory takes no recovery, by what to do. It is as it was, unless a disk failed.
 #[derive(Debug, thiserror::Error)]
-pub enum NotTaken {
+pub enum RecoveryRefused {
     /// Stop the server.
     #[error("{dir} is in use: stop its server first")]
     InUse {
@@ -172,12 +172,16 @@ struct Fit {
 /// others it is checked.
 ///
 /// # Errors
-/// [`NotTaken`], by what to do.
-pub fn check(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<(), NotTaken> {
+/// [`RecoveryRefused`], by what to do.
+pub fn check(
+    recovery: &Recovery,
+    dir: &Path,
+    server: Option<ServerId>,
+) -> Result<(), RecoveryRefused> {
     fit(recovery, dir, server).map(drop)
 }
 
-fn fit(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<Fit, NotTaken> {
+fn fit(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<Fit, RecoveryRefused> {
     let shown = || dir.display().to_string();
     let map = &recovery.map;
     let identity = dir.join(IDENTITY_FILE);
@@ -186,26 +190,26 @@ fn fit(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<Fit,
     if let Some(found) = &found {
         let (found, wanted) = (found.cluster.0, cluster_of(map).0);
         if found != wanted {
-            return Err(NotTaken::OtherCluster { dir: shown(), found, wanted });
+            return Err(RecoveryRefused::OtherCluster { dir: shown(), found, wanted });
         }
     }
     let known = found.map(|found| found.server);
     if let (Some(found), Some(wanted)) = (known, server)
         && found != wanted
     {
-        return Err(NotTaken::OtherServer { dir: shown(), found, wanted });
+        return Err(RecoveryRefused::OtherServer { dir: shown(), found, wanted });
     }
-    let server = known.or(server).ok_or_else(|| NotTaken::Nobody { dir: shown() })?;
+    let server = known.or(server).ok_or_else(|| RecoveryRefused::Nobody { dir: shown() })?;
     let record = map.servers.get(&server).filter(|it| it.state != ServerState::Removed);
-    let record = record.ok_or(NotTaken::NoSuchServer { server })?.clone();
+    let record = record.ok_or(RecoveryRefused::NoSuchServer { server })?.clone();
     let (name, has) = (record.name.clone(), |role| record.roles.contains(&role));
     let manages = has(ServerRole::Manager);
     let holds_data = has(ServerRole::Meta) || has(ServerRole::Data);
     if known.is_none() && holds_data {
-        return Err(NotTaken::Lost { server, name });
+        return Err(RecoveryRefused::Lost { server, name });
     }
     if manages && !recovery.voters.contains(&server) {
-        return Err(NotTaken::NoVoter { server, name });
+        return Err(RecoveryRefused::NoVoter { server, name });
     }
     if dir.exists() {
         check_kept(&RealDisk::open(dir)?, dir, map, holds_data)?;
@@ -216,14 +220,18 @@ fn fit(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<Fit,
 /// Has the directory of a server take a recovery: see [`check`]. It may be repeated.
 ///
 /// # Errors
-/// [`NotTaken`], by what to do.
-pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<Taken, NotTaken> {
+/// [`RecoveryRefused`], by what to do.
+pub fn take(
+    recovery: &Recovery,
+    dir: &Path,
+    server: Option<ServerId>,
+) -> Result<RecoveredDirectory, RecoveryRefused> {
     let (map, cluster) = (&recovery.map, cluster_of(&recovery.map));
     fit(recovery, dir, server)?;
-    fs::create_dir_all(dir).map_err(|source| NotTaken::File { path: dir.into(), source })?;
+    fs::create_dir_all(dir).map_err(|source| RecoveryRefused::File { path: dir.into(), source })?;
     let disk: Arc<RealDisk> = Arc::new(RealDisk::open(dir)?);
     let _lock = disk.lock(LOCK_FILE).map_err(|error| match error {
-        DiskError::Held { .. } => NotTaken::InUse { dir: dir.display().to_string() },
+        DiskError::Held { .. } => RecoveryRefused::InUse { dir: dir.display().to_string() },
         error => error.into(),
     })?;
     // Under the lock, as it was when nobody could change it.
@@ -238,12 +246,14 @@ pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result
         authority.save(&dir.join(AUTHORITY_FILE))?;
         aside = match begin_log(disk.clone(), (cluster, server), map, &recovery.voters, has_taken)?
         {
-            Begun::New(aside) => aside,
-            Begun::GoesOn => {
+            LogStart::New(aside) => aside,
+            LogStart::GoesOn => {
                 goes_on = true;
                 None
             }
-            Begun::Forgotten => return Err(NotTaken::Forgotten { dir: dir.display().to_string() }),
+            LogStart::Forgotten => {
+                return Err(RecoveryRefused::Forgotten { dir: dir.display().to_string() });
+            }
         };
         if !has_taken {
             // The authority before has signed them. Since then no manager has run here: it would not have started.
@@ -254,11 +264,11 @@ pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result
     let identity = authority.identity(server, roles_of(&record.roles))?;
     identity.save(&dir.join(IDENTITY_FILE))?;
     let aside = aside.map(|aside| dir.join(aside));
-    Ok(Taken { server, name: record.name, goes_on, aside })
+    Ok(RecoveredDirectory { server, name: record.name, goes_on, aside })
 }
 
 /// Returns true if the directory has taken the recovery of this authority: a manager has begun its log then.
-fn has_identity_of(dir: &Path, authority: &Authority) -> Result<bool, NotTaken> {
+fn has_identity_of(dir: &Path, authority: &Authority) -> Result<bool, RecoveryRefused> {
     let path = dir.join(IDENTITY_FILE);
     Ok(path.exists() && authority.signed(&Identity::load(&path)?))
 }
@@ -271,7 +281,7 @@ fn keep_before(
     dir: &Path,
     map: &Topology,
     new: &Authority,
-) -> Result<(), NotTaken> {
+) -> Result<(), RecoveryRefused> {
     let cluster = cluster_of(map);
     let authority = |path: &Path| Authority::load(cluster, path);
     for name in [IDENTITY_FILE, AUTHORITY_FILE] {
@@ -306,25 +316,25 @@ fn check_kept(
     dir: &Path,
     map: &Topology,
     holds_data: bool,
-) -> Result<(), NotTaken> {
+) -> Result<(), RecoveryRefused> {
     let shown = || dir.display().to_string();
     let kept = match read_file(disk, MAP_FILE) {
         Err(DiskError::NotFound { .. }) if holds_data => {
-            return Err(NotTaken::Unknown { dir: shown() });
+            return Err(RecoveryRefused::Unknown { dir: shown() });
         }
         Err(DiskError::NotFound { .. }) => return Ok(()),
-        read => KeptMap::decode(&read?),
+        read => StoredMap::decode(&read?),
     };
     let kept = match kept {
         Ok(kept) => kept.map,
         Err(BadMap::Damaged) if !holds_data => return Ok(()),
-        Err(reason) => return Err(NotTaken::BadMap { dir: shown(), reason }),
+        Err(reason) => return Err(RecoveryRefused::BadMap { dir: shown(), reason }),
     };
     if kept.map_mark().is_none_or(|mark| mark.is_reached_by(map)) {
         return Ok(());
     }
     if has_taken(&kept, map) {
-        return Err(NotTaken::GoneOn { dir: shown() });
+        return Err(RecoveryRefused::GoneOn { dir: shown() });
     }
-    Err(NotTaken::Later { dir: shown(), kept: kept.version.0, made: map.version.0 })
+    Err(RecoveryRefused::Later { dir: shown(), kept: kept.version.0, made: map.version.0 })
 }

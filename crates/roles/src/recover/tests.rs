@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use larder_identity::{Authority, Identity, Roles};
-use larder_net::Ear;
+use larder_net::ListenSocket;
 use larder_protocol::limits::{MANAGERS_MAX, TIMELINES_VERSION};
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{
@@ -19,7 +19,7 @@ use super::*;
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::limits::{IDS_SKIPPED, VERSIONS_SKIPPED};
 use crate::manager::quorum::{AUTHORITY_FILE, Manager, ManagerConfig, before, has_taken};
-use crate::managers::{BadMap, KeptMap, MAP_FILE, Managers};
+use crate::managers::{BadMap, MAP_FILE, Managers, StoredMap};
 
 const CLUSTER: u64 = 0xc0ffee;
 const TOKEN: [u8; 32] = [7; 32];
@@ -82,7 +82,7 @@ impl Log {
 
 /// The map of a meta server (1, 5, 9) or a data server (2, 6, 10).
 fn file(server: u32, log: &Log) -> Source {
-    let bytes = KeptMap::encode(ServerId(server), &log.0);
+    let bytes = StoredMap::encode(ServerId(server), &log.0);
     read(format!("map-{server}"), &bytes).unwrap()
 }
 
@@ -90,7 +90,7 @@ fn files(log: &Log) -> Vec<Source> {
     [1, 2, 5, 6, 9, 10].map(|server| file(server, log)).into()
 }
 
-fn recovered(files: &[Source], lost: &[&str]) -> Made {
+fn recovered(files: &[Source], lost: &[&str]) -> MadeRecovery {
     let lost: Vec<String> = lost.iter().map(|name| (*name).to_owned()).collect();
     make(files, &lost, false).unwrap()
 }
@@ -308,7 +308,7 @@ fn server_dir(root: &Path, server: u32, log: &Log) -> std::path::PathBuf {
     let roles = roles_of(&log.0.servers[&ServerId(server)].roles);
     identify(&dir, CLUSTER, server, roles);
     if !server.is_multiple_of(4) {
-        fs::write(dir.join(MAP_FILE), KeptMap::encode(ServerId(server), &log.0)).unwrap();
+        fs::write(dir.join(MAP_FILE), StoredMap::encode(ServerId(server), &log.0)).unwrap();
     }
     dir
 }
@@ -337,12 +337,12 @@ fn directories_that_cannot_take_it_are_left_as_they_are() {
     assert!(refused(&meta, Some(2)).contains("is server 1's, and not server 2's"));
     let mut later = log.clone();
     later.started(0, 9);
-    fs::write(meta.join(MAP_FILE), KeptMap::encode(ServerId(1), &later.0)).unwrap();
+    fs::write(meta.join(MAP_FILE), StoredMap::encode(ServerId(1), &later.0)).unwrap();
     assert!(refused(&meta, None).contains("make it again"), "it has heard of more");
     let again = recovered(&[&files(&log)[1..], &[file(1, &later)]].concat(), &[]).recovery;
     assert!(check(&again, &meta, None).is_ok(), "it is made again");
     let gone_on = Log(recovery.map.clone()).timeline(6);
-    fs::write(meta.join(MAP_FILE), KeptMap::encode(ServerId(1), &gone_on.0)).unwrap();
+    fs::write(meta.join(MAP_FILE), StoredMap::encode(ServerId(1), &gone_on.0)).unwrap();
     assert!(refused(&meta, None).contains("has gone on since"));
     fs::write(meta.join(MAP_FILE), b"?").unwrap();
     assert!(refused(&meta, None).contains("damaged"));
@@ -370,12 +370,12 @@ async fn start(dir: &Path) -> Manager {
         certificate_life: Duration::from_secs(3600),
         colocated: None,
     };
-    Manager::start(config, Ear::from(socket)).unwrap()
+    Manager::start(config, ListenSocket::from(socket)).unwrap()
 }
 
 async fn until_leads(manager: &Manager) {
-    let mut seat = manager.seat();
-    seat.wait_for(|seat| seat.leads).await.expect("it goes on");
+    let mut quorum_status = manager.quorum_status();
+    quorum_status.wait_for(|quorum_status| quorum_status.leads).await.expect("it goes on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -402,7 +402,7 @@ async fn managers_go_on_from_the_map_and_never_from_it_twice() {
     let before = proxy.join(format!("{IDENTITY_FILE}.{}", before(&recovery.map)));
     let before = Identity::load(&before).unwrap();
     assert!(!authority.signed(&before), "in case the managers before go on");
-    let kept = KeptMap::decode(&fs::read(proxy.join(MAP_FILE)).unwrap()).unwrap();
+    let kept = StoredMap::decode(&fs::read(proxy.join(MAP_FILE)).unwrap()).unwrap();
     assert_eq!(kept.map, log.0, "another recovery may be made");
 
     // A cut-off one is repeated.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_link::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked,
-    FetchSink, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Source, TellHomes,
+    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked, FetchSink, Hello,
+    IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, RegionList, Report, Source, TellHomes,
     Walk, WalkAnswer,
 };
 use larder_objects::ObjectError;
@@ -30,26 +30,26 @@ use super::source::SourceState;
 use crate::blocking;
 use crate::clock::now_ms;
 use crate::limits::{REGION_LOOKS_MS, REGION_NEWS_MS, REGION_WALK_MS};
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// See the module's head.
-pub(super) struct Answering<R: RegionReach>(Arc<SourceState<R>>);
+pub(super) struct Answering<R: RegionAccess>(Arc<SourceState<R>>);
 
-impl<R: RegionReach> Answering<R> {
+impl<R: RegionAccess> Answering<R> {
     pub(super) fn new(state: Arc<SourceState<R>>) -> Self {
         Self(state)
     }
 }
 
-impl<R: RegionReach> Source for Answering<R> {
+impl<R: RegionAccess> Source for Answering<R> {
     async fn hello(&self, _: RegionId) -> Result<Hello, Declined> {
         let (number, pg_count) = (self.0.shared().shown.own(), self.0.shared().shown.pg_count());
         Ok(Hello { number, pg_count, now_ms: now_ms() })
     }
 
-    async fn ask(&self, from: RegionId, mut ask: Ask) -> Result<AskAnswer, Declined> {
+    async fn ask(&self, from: RegionId, mut ask: IdsQuery) -> Result<IdsReply, Declined> {
         ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
-        let mut more = self.0.shared().news.subscribe();
+        let mut more = self.0.shared().notifier.subscribe();
         let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
         let mut is_first = true;
         loop {
@@ -92,7 +92,7 @@ impl<R: RegionReach> Source for Answering<R> {
     }
 
     async fn keep(&self, known: RegionList) -> Result<(), Declined> {
-        let kept = self.0.shared().shown.reach().keep_regions(known.known(), encode(&known)).await;
+        let kept = self.0.shared().shown.access().keep_regions(known.known(), encode(&known)).await;
         kept.map_err(|error| {
             tracing::warn!(%error, "a region waits, as the managers have not kept its number yet");
             Declined::NotReady
@@ -118,7 +118,7 @@ impl<R: RegionReach> Source for Answering<R> {
         whole(async move { Ok(changes::make(&shared, from, change).await) }).await
     }
 
-    async fn keys(&self, _: RegionId, keys: Keys) -> Result<KeysTold, Declined> {
+    async fn keys(&self, _: RegionId, keys: Keys) -> Result<KeysReply, Declined> {
         lists::tell(self.0.shared(), keys).await
     }
 
@@ -158,7 +158,7 @@ impl<R: RegionReach> Source for Answering<R> {
     }
 }
 
-impl<R: RegionReach> Answering<R> {
+impl<R: RegionAccess> Answering<R> {
     /// Reads rows on a thread that may wait for the disk.
     async fn look<T: Send + 'static>(
         &self,
@@ -196,7 +196,7 @@ async fn whole<T: Send + 'static>(
 }
 
 /// Moves an ask's tokens over outcomes that were looked at and are no news.
-fn skip_looked_at(ask: &mut Ask, told: &AskAnswer) {
+fn skip_looked_at(ask: &mut IdsQuery, told: &IdsReply) {
     let passed: BTreeMap<PgId, Token> =
         told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
     for (pg, behind, _) in &mut ask.pgs {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Shared;
 use super::homes;
 use crate::limits::{REGION_MISS_MS, REGION_WAIT_MS};
-use crate::proxy::{Made, Proxy, RegionReach, answer_of, made_of};
+use crate::proxy::{HomeChange, Proxy, RegionAccess, answer_of, made_of};
 
 /// Bytes that another region has read and verified.
 struct Whole {
@@ -46,12 +46,12 @@ impl PutBody for Whole {
 }
 
 /// Has a region make a change.
-pub(super) async fn make_at<R: RegionReach>(
+pub(super) async fn make_at<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     home: RegionId,
     change: Change,
-) -> Result<Made, ObjectError> {
-    let members = shared.site.members().borrow().clone();
+) -> Result<HomeChange, ObjectError> {
+    let members = shared.region_endpoint.members().borrow().clone();
     let name = members.peer(home).map_or_else(|| home.to_string(), |peer| peer.name.to_string());
     let unavailable = |why: String| ObjectError::Unavailable {
         reason: format!(
@@ -79,7 +79,7 @@ pub(super) async fn make_at<R: RegionReach>(
 }
 
 /// Makes the change of another region's client.
-pub(super) async fn make<R: RegionReach>(
+pub(super) async fn make<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     change: Change,
@@ -98,7 +98,7 @@ pub(super) async fn make<R: RegionReach>(
         let by = if is_append { append_decider(home) } else { Some(decider(home, has_condition)) };
         (record.home, by == Some(Decider::Here) && !record.is_local())
     };
-    match shared.shown.reach().bucket(&bucket, look) {
+    match shared.shown.access().bucket(&bucket, look) {
         None => return ChangeAnswer::NoSuchBucket,
         Some((home, false)) => return ChangeAnswer::NotHome(home),
         Some((_, true)) => {}
@@ -111,20 +111,20 @@ pub(super) async fn make<R: RegionReach>(
                 let body = Whole { bytes: Some(bytes), len, md5, checksum };
                 let options = PutOptions { attributes: *attributes, condition };
                 let done = proxy.put_here(&bucket, &key, options, body).await?;
-                Ok(Made::Put(done.clock))
+                Ok(HomeChange::Put(done.clock))
             }
             ChangeKind::Append { offset, attributes, md5, checksum, bytes } => {
                 let len = bytes.len() as u64;
                 let body = Whole { bytes: Some(bytes), len, md5, checksum };
                 let at = offset.map_or(AppendAt::End, AppendAt::Offset);
                 let options = AppendOptions { at, attributes: *attributes, condition };
-                proxy.append_here(&bucket, &key, options, body).await.map(Made::Appended)
+                proxy.append_here(&bucket, &key, options, body).await.map(HomeChange::Appended)
             }
             ChangeKind::Delete => {
-                proxy.delete_here(&bucket, &key, condition).await.map(|()| Made::Changed)
+                proxy.delete_here(&bucket, &key, condition).await.map(|()| HomeChange::Changed)
             }
             ChangeKind::Tags(tags) => {
-                proxy.set_tags_here(&bucket, &key, tags).await.map(|()| Made::Changed)
+                proxy.set_tags_here(&bucket, &key, tags).await.map(|()| HomeChange::Changed)
             }
             ChangeKind::Upload(step) => make_step(proxy, (&bucket, &key), condition, step).await,
         }
@@ -145,40 +145,40 @@ pub(super) async fn make<R: RegionReach>(
 }
 
 /// Makes a step of an upload of another region's client.
-async fn make_step<R: RegionReach>(
+async fn make_step<R: RegionAccess>(
     proxy: &Proxy<R>,
     (bucket, key): (&BucketName, &ObjectKey),
     condition: Condition,
     step: UploadStep,
-) -> Result<Made, ObjectError> {
+) -> Result<HomeChange, ObjectError> {
     Ok(match step {
         UploadStep::Begin { attributes, checksum } => {
             let options = UploadOptions { attributes: *attributes, checksum };
             let upload = proxy.begin_upload_here(bucket, key, options).await?;
-            Made::Uploaded(UploadAnswer::Begun(upload))
+            HomeChange::Uploaded(UploadAnswer::Begun(upload))
         }
         UploadStep::Part { upload, number, md5, checksum, bytes } => {
             let len = bytes.len() as u64;
             let body = Whole { bytes: Some(bytes), len, md5, checksum };
-            Made::Put(proxy.put_upload_part(bucket, key, upload, number, body).await?.clock)
+            HomeChange::Put(proxy.put_upload_part(bucket, key, upload, number, body).await?.clock)
         }
         UploadStep::Show { upload, after, parts_max } => {
             let max = usize::from(parts_max);
             let page = proxy.list_upload_parts(bucket, key, upload, after, max).await?;
             let (upload, is_truncated) = (Box::new(page.upload), page.truncated);
             let parts = page.parts.into_iter().map(|part| (part.number, part.metax)).collect();
-            Made::Uploaded(UploadAnswer::Shown { upload, parts, is_truncated })
+            HomeChange::Uploaded(UploadAnswer::Shown { upload, parts, is_truncated })
         }
         UploadStep::Complete { upload, parts, checksum, size } => {
             let parts = parts.into_iter().map(named).collect();
             let options = CompleteOptions { parts, condition, checksum, size };
             let done = proxy.complete_upload_here(bucket, key, upload, options).await?;
             let PutDone { etag, checksum, clock, size } = done;
-            Made::Uploaded(UploadAnswer::Completed { etag, checksum, size, clock })
+            HomeChange::Uploaded(UploadAnswer::Completed { etag, checksum, size, clock })
         }
         UploadStep::Abort { upload } => {
             proxy.abort_upload_here(bucket, key, upload).await?;
-            Made::Changed
+            HomeChange::Changed
         }
     })
 }

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::Shared;
 use crate::limits::{REGION_CLIENTS_MS, REGION_CLIENTS_PULLED_MS};
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Clients {
     elsewhere: AtomicU32,
 }
 
-impl<R: RegionReach> Shared<R> {
+impl<R: RegionAccess> Shared<R> {
     /// Requests of clients that are under way at the busiest machine.
     pub(super) fn clients_under_way(&self) -> u32 {
         let elsewhere = self.clients.elsewhere.load(Ordering::Relaxed);
@@ -33,11 +33,11 @@ impl<R: RegionReach> Shared<R> {
 }
 
 /// Asks the other machines. Does not end.
-pub(super) async fn watch<R: RegionReach>(shared: Arc<Shared<R>>) {
+pub(super) async fn watch<R: RegionAccess>(shared: Arc<Shared<R>>) {
     loop {
         sleep(Duration::from_millis(REGION_CLIENTS_MS)).await;
         let elsewhere = match shared.may_yield() {
-            true => shared.shown.reach().clients_elsewhere().await,
+            true => shared.shown.access().clients_elsewhere().await,
             false => 0,
         };
         shared.clients.elsewhere.store(elsewhere, Ordering::Relaxed);

@@ -34,7 +34,7 @@ use super::sharing;
 use crate::limits::{
     REGION_CLOSE_MS, REGION_CLOSED_MS, REGION_DELETIONS_KEPT_MAX, REGION_DELETIONS_MAX,
 };
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// The result of a deletion, for all who wait for it.
 type Ending = SharedFuture<BoxFuture<'static, Result<(), ObjectError>>>;
@@ -100,7 +100,7 @@ fn is_marked(record: &BucketRecord, mark: Mark) -> bool {
 }
 
 /// Deletes buckets that other proxies of the cluster have marked. Does not end.
-pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>) {
+pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>) {
     // Of marks from before it is not known for whom they are: a gateway may have closed these buckets for other regions.
     for record in shared.shown.closed() {
         let (shared, name) = (shared.clone(), record.name.clone());
@@ -108,7 +108,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>) {
         tokio::spawn(open_again(shared, record));
     }
     loop {
-        let version = shared.shown.reach().map_version();
+        let version = shared.shown.access().map_version();
         for record in shared.shown.closed() {
             if !shared.deletions.is_for_another(&record) {
                 // The waiting caller looks at the map.
@@ -117,12 +117,12 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>) {
         }
         // A single node's own requests begin at once, but for one whose client went away at the wrong moment.
         let patience = Duration::from_millis(REGION_CLOSE_MS);
-        let _passed = timeout(patience, shared.shown.reach().map_passes(version)).await;
+        let _passed = timeout(patience, shared.shown.access().map_passes(version)).await;
     }
 }
 
 /// Deletes a bucket that is marked here, once all regions have closed it. Goes on if nobody waits.
-pub(super) fn begin<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord) -> Ending {
+pub(super) fn begin<R: RegionAccess>(shared: &Arc<Shared<R>>, record: BucketRecord) -> Ending {
     let mark = mark_of(&record);
     let mut running = shared.deletions.running.lock();
     let ending = running.entry(mark).or_insert_with(|| {
@@ -140,7 +140,7 @@ pub(super) fn begin<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecor
 }
 
 /// The end of the deletion of a bucket that is marked so, or was a moment ago; `None` if it is not known.
-pub(super) async fn end_of<R: RegionReach>(
+pub(super) async fn end_of<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     name: &BucketName,
     mark: Mark,
@@ -155,7 +155,7 @@ pub(super) async fn end_of<R: RegionReach>(
         return Some(ended);
     }
     let marked = |record: &BucketRecord| is_marked(record, mark).then(|| record.clone());
-    let record = shared.shown.reach().bucket(name, marked).flatten()?;
+    let record = shared.shown.access().bucket(name, marked).flatten()?;
     if shared.deletions.is_for_another(&record) {
         return None;
     }
@@ -163,7 +163,7 @@ pub(super) async fn end_of<R: RegionReach>(
 }
 
 /// Steps a deletion, and tells how it ended as soon as that is known. Answers that come later are looked at, too.
-async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, tells: Tells) {
+async fn delete<R: RegionAccess>(shared: &Arc<Shared<R>>, record: BucketRecord, tells: Tells) {
     let _place = shared.deletions.places.acquire().await;
     let mut run = Run::of(shared, record);
     if run.record.is_local()
@@ -191,7 +191,7 @@ async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, t
     }
 }
 
-fn tell<R: RegionReach>(
+fn tell<R: RegionAccess>(
     shared: &Shared<R>,
     mark: Mark,
     tells: Tells,
@@ -206,7 +206,7 @@ fn tell<R: RegionReach>(
 }
 
 /// A deletion of this region that is under way.
-struct Run<R: RegionReach> {
+struct Run<R: RegionAccess> {
     shared: Arc<Shared<R>>,
     record: BucketRecord,
     others: BTreeSet<RegionId>,
@@ -215,9 +215,9 @@ struct Run<R: RegionReach> {
     reasons: BTreeMap<RegionId, String>,
 }
 
-impl<R: RegionReach> Run<R> {
+impl<R: RegionAccess> Run<R> {
     fn of(shared: &Arc<Shared<R>>, record: BucketRecord) -> Self {
-        let members = shared.site.members().borrow().clone();
+        let members = shared.region_endpoint.members().borrow().clone();
         // No other region has one that is local, or has one of its name.
         let others = members.live().filter(|_| !record.is_local());
         let others = others.map(|peer| peer.number).collect();
@@ -227,8 +227,8 @@ impl<R: RegionReach> Run<R> {
 
     /// Returns true if the bucket is closed here under the mark of this deletion still.
     fn is_closed(&self) -> bool {
-        let (reach, mark) = (self.shared.shown.reach(), mark_of(&self.record));
-        reach.bucket(&self.record.name, |now| is_marked(now, mark)) == Some(true)
+        let (access, mark) = (self.shared.shown.access(), mark_of(&self.record));
+        access.bucket(&self.record.name, |now| is_marked(now, mark)) == Some(true)
     }
 
     /// Finds the bucket to be empty here, or opens it again.
@@ -299,7 +299,8 @@ impl<R: RegionReach> Run<R> {
 
     /// The error for the client.
     fn failure(&self, failed: Failed) -> ObjectError {
-        let (bucket, members) = (&self.record.name, self.shared.site.members().borrow().clone());
+        let (bucket, members) =
+            (&self.record.name, self.shared.region_endpoint.members().borrow().clone());
         let name = |number: RegionId| {
             let known = members.live().find(|peer| peer.number == number);
             known.map_or_else(|| number.to_string(), |peer| peer.name.to_string())
@@ -351,13 +352,13 @@ fn unavailable(reason: String) -> ObjectError {
 }
 
 /// Deletes a closed bucket here, with its open uploads. These go last: if the bucket stays they do, too.
-async fn delete_closed<R: RegionReach>(
+async fn delete_closed<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     record: &BucketRecord,
 ) -> Result<(), ObjectError> {
     // While the bucket is there none is made in its place; afterwards none from what was asked for before.
     shared.names.void_answers().await;
-    shared.shown.reach().delete_closed(record.clone()).await?;
+    shared.shown.access().delete_closed(record.clone()).await?;
     // Nobody waits for that: there may be many.
     let (shared, record) = (shared.clone(), record.clone());
     tokio::spawn(async move {
@@ -369,7 +370,9 @@ async fn delete_closed<R: RegionReach>(
 }
 
 /// Ends open uploads that deleted buckets have left behind.
-pub(super) async fn end_left_uploads<R: RegionReach>(shared: &Shared<R>) -> Result<(), Unreadable> {
+pub(super) async fn end_left_uploads<R: RegionAccess>(
+    shared: &Shared<R>,
+) -> Result<(), Unreadable> {
     let mut from = b"U".to_vec();
     loop {
         let mut first = None;
@@ -393,20 +396,20 @@ pub(super) async fn end_left_uploads<R: RegionReach>(shared: &Shared<R>) -> Resu
 }
 
 /// Opens a closed bucket again, if it is closed under this mark still; true if it is not.
-async fn reopen<R: RegionReach>(shared: &Shared<R>, record: &BucketRecord) -> bool {
-    let reach = shared.shown.reach();
-    match reach.end_deletion(record.clone(), false).await {
+async fn reopen<R: RegionAccess>(shared: &Shared<R>, record: &BucketRecord) -> bool {
+    let access = shared.shown.access();
+    match access.end_deletion(record.clone(), false).await {
         Ok(()) => true,
         Err(error) => {
             tracing::debug!(bucket = %record.name, %error, "a bucket is not opened again");
             let mark = mark_of(record);
-            !reach.bucket(&record.name, |now| is_marked(now, mark)).unwrap_or(false)
+            !access.bucket(&record.name, |now| is_marked(now, mark)).unwrap_or(false)
         }
     }
 }
 
 /// Opens a bucket again whose deletion failed. While that cannot be done, the mark is not taken for a new deletion.
-async fn give_up<R: RegionReach>(shared: &Arc<Shared<R>>, record: &BucketRecord) {
+async fn give_up<R: RegionAccess>(shared: &Arc<Shared<R>>, record: &BucketRecord) {
     if !reopen(shared, record).await {
         let (mark, name) = (Some(mark_of(record)), record.name.clone());
         shared.deletions.closed.lock().insert(name, mark);
@@ -415,22 +418,22 @@ async fn give_up<R: RegionReach>(shared: &Arc<Shared<R>>, record: &BucketRecord)
 }
 
 /// Closes a bucket here that another region deletes.
-pub(super) async fn close<R: RegionReach>(
+pub(super) async fn close<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     close: CloseBucket,
 ) -> Result<CloseAnswer, ObjectError> {
     let until = Instant::now() + Duration::from_millis(REGION_CLOSE_MS);
-    let members = shared.site.members().borrow().clone();
+    let members = shared.region_endpoint.members().borrow().clone();
     if members.live().any(|peer| !close.regions.contains(&peer.number)) {
         return Ok(CloseAnswer::OtherRegions);
     }
-    let (deletions, reach, name) = (&shared.deletions, shared.shown.reach(), close.bucket);
+    let (deletions, access, name) = (&shared.deletions, shared.shown.access(), close.bucket);
     let _turn = deletions.closing.lock().await;
     if Instant::now() >= until {
         return Err(unavailable("others are being closed".to_owned()));
     }
-    if let Some(record) = reach.bucket(&name, BucketRecord::clone) {
+    if let Some(record) = access.bucket(&name, BucketRecord::clone) {
         if record.is_local() {
             return Ok(CloseAnswer::Absent);
         }
@@ -448,11 +451,11 @@ pub(super) async fn close<R: RegionReach>(
     // Also one that does not show here: the managers know. If a client has marked it, that deletion fails: its answer would be
     // that of this one, which may fail yet.
     deletions.closed.lock().insert(name.clone(), None);
-    let mut marked = reach.begin_deletion(&name).await;
+    let mut marked = access.begin_deletion(&name).await;
     if marked == Err(ObjectError::NoSuchBucket) {
         // One that is being made, from what was asked for before, would end the deletion later.
         shared.names.void_answers().await;
-        marked = reach.begin_deletion(&name).await;
+        marked = access.begin_deletion(&name).await;
     }
     let marked = match marked {
         Ok(marked) => marked,
@@ -493,7 +496,7 @@ pub(super) async fn close<R: RegionReach>(
 }
 
 /// Opens a bucket again that was closed for another region, unless that has ended.
-async fn open_again<R: RegionReach>(shared: Arc<Shared<R>>, marked: BucketRecord) {
+async fn open_again<R: RegionAccess>(shared: Arc<Shared<R>>, marked: BucketRecord) {
     // Once this driver has stopped, the gateway that comes next opens it.
     let is_stopped = || *shared.stops.borrow();
     while shared.deletions.has_closed(&marked) && !is_stopped() && !reopen(&shared, &marked).await {
@@ -503,10 +506,10 @@ async fn open_again<R: RegionReach>(shared: Arc<Shared<R>>, marked: BucketRecord
 }
 
 /// Opens a bucket again that may be marked for another region some time.
-async fn open_unsure<R: RegionReach>(shared: Arc<Shared<R>>, name: BucketName) {
+async fn open_unsure<R: RegionAccess>(shared: Arc<Shared<R>>, name: BucketName) {
     sleep(Duration::from_millis(REGION_CLOSED_MS)).await;
     let is_unsure = shared.deletions.closed.lock().get(&name) == Some(&None);
-    let record = shared.shown.reach().bucket(&name, BucketRecord::clone);
+    let record = shared.shown.access().bucket(&name, BucketRecord::clone);
     if let Some(record) = record.filter(|it| is_unsure && it.state == BucketState::Deleting) {
         shared.deletions.closed.lock().insert(name, Some(mark_of(&record)));
         open_again(shared, record).await;
@@ -516,14 +519,14 @@ async fn open_unsure<R: RegionReach>(shared: Arc<Shared<R>>, name: BucketName) {
 }
 
 /// Deletes a bucket that was closed here, or opens it again; true if it is as asked.
-pub(super) async fn end<R: RegionReach>(
+pub(super) async fn end<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     end: EndClosed,
 ) -> Result<bool, ObjectError> {
     let Some(mark) = end.mark else {
         return stays_absent(shared, &end.bucket).await;
     };
-    let record = shared.shown.reach().bucket(&end.bucket, BucketRecord::clone);
+    let record = shared.shown.access().bucket(&end.bucket, BucketRecord::clone);
     // If another deletion has deleted it, it may have come back elsewhere since.
     let Some(record) = record.filter(|record| is_marked(record, mark)) else {
         return Ok(!end.delete);
@@ -539,17 +542,17 @@ pub(super) async fn end<R: RegionReach>(
 }
 
 /// Returns true if there is no such bucket, and none is made from what was asked for until now.
-async fn stays_absent<R: RegionReach>(
+async fn stays_absent<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     name: &BucketName,
 ) -> Result<bool, ObjectError> {
     shared.names.void_answers().await;
-    if shared.shown.reach().bucket(name, BucketRecord::is_local) == Some(true) {
+    if shared.shown.access().bucket(name, BucketRecord::is_local) == Some(true) {
         return Ok(true);
     }
     let _turn = shared.deletions.closing.lock().await;
     shared.deletions.closed.lock().insert(name.clone(), None);
-    match shared.shown.reach().begin_deletion(name).await {
+    match shared.shown.access().begin_deletion(name).await {
         Err(ObjectError::NoSuchBucket) => {
             shared.deletions.closed.lock().remove(name);
             Ok(true)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use larder_link::{Declined, FetchAsked, FetchPart, FetchSince, FetchSink, Fetched, LinkError};
 use larder_objects::{ObjectError, Objects, ReadBody};
-use larder_protocol::region::entry::What;
+use larder_protocol::region::entry::EntryKind;
 use larder_protocol::region::{Base, Entry, KeyRows, Name};
 use larder_types::{
     Body, BucketName, ObjectEntry, ObjectKey, OpId, PieceEntry, RegionId, Stamp, rows,
@@ -21,10 +21,10 @@ use crate::limits::{
     REGION_AHEAD_BYTES_MAX, REGION_CHANGED_TRIES_MAX, REGION_OPEN_MS, REGION_OPENS_MAX,
 };
 use crate::planted::{self, Bug};
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// Sends what a fetch asks for.
-pub(super) async fn answer<R: RegionReach>(
+pub(super) async fn answer<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     asked: FetchAsked,
@@ -37,7 +37,7 @@ pub(super) async fn answer<R: RegionReach>(
 }
 
 /// Sends a part of an entry's bytes.
-async fn send_part<R: RegionReach>(
+async fn send_part<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     part: FetchPart,
@@ -54,7 +54,7 @@ async fn send_part<R: RegionReach>(
     Ok(())
 }
 
-async fn send_entries<R: RegionReach>(
+async fn send_entries<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     fetch: FetchSince,
@@ -132,7 +132,7 @@ impl Found {
     }
 }
 
-impl<R: RegionReach> Shared<R> {
+impl<R: RegionAccess> Shared<R> {
     /// The bytes of an object that are to be opened.
     async fn places(
         &self,
@@ -170,11 +170,11 @@ impl<R: RegionReach> Shared<R> {
             let mut kept = shown.kept(name.bucket, &name.key).await?;
             if kept == KeyRows::default() {
                 // A put of a moment ago may not show yet.
-                shown.reach().shows(name.bucket, &name.key).await?;
+                shown.access().shows(name.bucket, &name.key).await?;
                 kept = shown.kept(name.bucket, &name.key).await?;
             }
             let entry = shown.entry_of(name.bucket, &name.key, &kept);
-            let (Some(object @ Entry { what: What::Object(_), .. }), Some(version)) =
+            let (Some(object @ Entry { what: EntryKind::Object(_), .. }), Some(version)) =
                 (&entry, &kept.version)
             else {
                 return Ok(Found::bare(entry));
@@ -217,7 +217,7 @@ impl<R: RegionReach> Shared<R> {
         }
         let row = rows::piece(name.bucket, *pieces, base.size);
         let pg = self.shown.pg_of(name.bucket, &name.key);
-        let value = self.shown.reach().row(pg, &row).await?;
+        let value = self.shown.access().row(pg, &row).await?;
         let piece = value.and_then(|value| PieceEntry::decode(&value).ok());
         // A piece from before there were regions has no stamp: all bytes are sent.
         let is_it = piece.is_some_and(|piece| piece.at.told_by(self.shown.own()) == base.at);
@@ -294,7 +294,7 @@ struct Opened {
 }
 
 /// Opens an entry of a fetch. One that cannot be read is withheld: it holds up no other.
-async fn opened<R: RegionReach>(
+async fn opened<R: RegionAccess>(
     shared: Arc<Shared<R>>,
     from: RegionId,
     name: Name,

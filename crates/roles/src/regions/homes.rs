@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
 use larder_objects::ObjectError;
-use larder_protocol::region::home::{HomeAnswer, HomeAsk, Reply, ended, heard, is_owed, reply};
+use larder_protocol::region::home::{HomeAnswer, HomeRequest, Reply, ended, heard, is_owed, reply};
 use larder_types::{BucketName, BucketRecord, BucketState, Home, HomeScope, HomeState, RegionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -36,7 +36,7 @@ use crate::limits::{
     REGION_HOME_MARKS_MAX, REGION_HOME_MARKS_MS, REGION_HOME_RUNS_MAX, REGION_HOMES_MS,
     REGION_HOMES_TOLD_MS,
 };
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// Homes as a region was told them.
 type Told = Vec<(BucketName, Home)>;
@@ -160,7 +160,7 @@ impl Homes {
 
 /// Takes what another region knows of a bucket's home, if that is later. If it is that this region was given the home, and does not
 /// know that, it asks for it.
-pub(super) async fn hear_home<R: RegionReach>(
+pub(super) async fn hear_home<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     bucket: &BucketName,
@@ -171,7 +171,7 @@ pub(super) async fn hear_home<R: RegionReach>(
         return run::begin(shared, bucket.clone(), (told.scope, true));
     }
     let Some(next) = heard(shared.shown.own(), record.home.as_ref(), told) else { return };
-    match shared.shown.reach().set_home(bucket, record.home, next).await {
+    match shared.shown.access().set_home(bucket, record.home, next).await {
         Ok(true) => {
             tracing::info!(%bucket, %from, home = ?next, "the home of a bucket has moved")
         }
@@ -181,7 +181,7 @@ pub(super) async fn hear_home<R: RegionReach>(
     }
 }
 
-impl<R: RegionReach> Shared<R> {
+impl<R: RegionAccess> Shared<R> {
     /// Reasons go with what they were for. That of an order which could not be carried out stays until the next order.
     fn forget_reasons(&self) {
         let mut reasons = self.homes.reasons.lock();
@@ -200,11 +200,11 @@ impl<R: RegionReach> Shared<R> {
         let is_fit =
             |record: &BucketRecord| record.state == BucketState::Live && !record.is_local();
         let live = |record: &BucketRecord| is_fit(record).then(|| record.clone());
-        self.shown.reach().bucket(bucket, live).flatten()
+        self.shown.access().bucket(bucket, live).flatten()
     }
 }
 
-impl<R: RegionReach> SourceState<R> {
+impl<R: RegionAccess> SourceState<R> {
     /// Answers a region that is to become the home of a bucket.
     pub(super) async fn answer_home(
         &self,
@@ -213,25 +213,25 @@ impl<R: RegionReach> SourceState<R> {
     ) -> Result<HomeAnswer, ObjectError> {
         let AskHome { bucket, ask, regions } = asked;
         let shared = self.shared();
-        let members = shared.site.members().borrow().clone();
-        let is_claim = matches!(ask, HomeAsk::Claim(..));
+        let members = shared.region_endpoint.members().borrow().clone();
+        let is_claim = matches!(ask, HomeRequest::Claim(..));
         if is_claim && members.live().any(|peer| !regions.contains(&peer.number)) {
             return Ok(HomeAnswer::OtherRegions);
         }
         let Some(record) = shared.homed(&bucket) else {
             let look = |record: &BucketRecord| (record.is_local(), record.home);
-            return Ok(match (shared.shown.reach().bucket(&bucket, look), ask) {
+            return Ok(match (shared.shown.access().bucket(&bucket, look), ask) {
                 // It decides nothing for others, and has nothing that they lack.
-                (Some((true, home)), HomeAsk::Claim(term, scope))
+                (Some((true, home)), HomeRequest::Claim(term, scope))
                     if home.is_none_or(|home| home.term < term) =>
                 {
                     let home = Home { term, scope, state: HomeState::Elsewhere };
                     HomeAnswer::Yours { home, is_level: true }
                 }
-                (Some((true, _)), HomeAsk::Look) | (None, _) => HomeAnswer::Absent,
+                (Some((true, _)), HomeRequest::Look) | (None, _) => HomeAnswer::Absent,
                 (Some((true, home)), _) => HomeAnswer::Knows(home.map(Home::told)),
                 // One that is being deleted may stay.
-                (Some((false, _)), HomeAsk::Look) => HomeAnswer::Behind,
+                (Some((false, _)), HomeRequest::Look) => HomeAnswer::Behind,
                 (Some((false, _)), _) => HomeAnswer::Absent,
             });
         };
@@ -254,7 +254,7 @@ impl<R: RegionReach> SourceState<R> {
                 if !self.has_passed(mark(&record, false)).await? {
                     return Ok(HomeAnswer::Behind);
                 }
-                if !shared.shown.reach().set_home(&bucket, record.home, home).await? {
+                if !shared.shown.access().set_home(&bucket, record.home, home).await? {
                     return Ok(HomeAnswer::Behind);
                 }
                 shared.homes.counters.given.fetch_add(1, Ordering::Relaxed);
@@ -263,7 +263,7 @@ impl<R: RegionReach> SourceState<R> {
                 return Ok(HomeAnswer::Yours { home: home.told(), is_level: false });
             }
             Reply::Accept(home) => {
-                if !shared.shown.reach().set_home(&bucket, record.home, home).await? {
+                if !shared.shown.access().set_home(&bucket, record.home, home).await? {
                     return Ok(HomeAnswer::Knows(shared.homed(&bucket).and_then(|it| it.home)));
                 }
                 home
@@ -280,20 +280,24 @@ impl<R: RegionReach> SourceState<R> {
 }
 
 /// Takes what another region tells of homes.
-pub(super) async fn hear<R: RegionReach>(shared: &Arc<Shared<R>>, from: RegionId, told: TellHomes) {
+pub(super) async fn hear<R: RegionAccess>(
+    shared: &Arc<Shared<R>>,
+    from: RegionId,
+    told: TellHomes,
+) {
     for (bucket, home) in told.homes {
         hear_home(shared, from, &bucket, home).await;
     }
 }
 
 /// Tells other regions of homes, when these change and every [`REGION_HOMES_TOLD_MS`]. Does not end.
-pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>) {
+pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>) {
     loop {
-        let version = shared.shown.reach().map_version();
-        let buckets = shared.shown.reach().buckets();
+        let version = shared.shown.access().map_version();
+        let buckets = shared.shown.access().buckets();
         let homes = buckets.into_iter().filter(|it| !it.is_local());
         let homes: Vec<_> = homes.filter_map(|it| Some((it.name, it.home?.told()))).collect();
-        let members = shared.site.members().borrow().clone();
+        let members = shared.region_endpoint.members().borrow().clone();
         let telling = members.live().map(async |peer| {
             let region = peer.number;
             let again = Duration::from_millis(REGION_HOMES_TOLD_MS);
@@ -329,12 +333,12 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>) {
         futures::future::join_all(telling).await;
         // A single node's map is looked at regularly.
         let patience = Duration::from_millis(REGION_HOMES_MS);
-        let _passed = timeout(patience, shared.shown.reach().map_passes(version)).await;
+        let _passed = timeout(patience, shared.shown.access().map_passes(version)).await;
     }
 }
 
 /// Carries out orders, and goes on with homes that are coming. Does not end.
-pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
+pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf) {
     let mut times = interval(Duration::from_millis(REGION_HOMES_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -358,7 +362,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
         *shared.homes.orders.lock() = of_buckets.collect();
         shared.forget_reasons();
         // Clients wait for these.
-        let coming = shared.shown.reach().buckets().into_iter().filter_map(|record| {
+        let coming = shared.shown.access().buckets().into_iter().filter_map(|record| {
             let home = record.home.filter(Home::is_awaited)?;
             // One that is to be given up goes on only if it has to.
             let is_kept = home.state == HomeState::Claimed(false)
@@ -384,7 +388,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
 }
 
 /// Begins what is ordered; returns the orders that are carried out, or cannot be.
-async fn carry_out<R: RegionReach>(
+async fn carry_out<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     mut orders: Vec<HomeOrder>,
 ) -> Vec<HomeOrder> {
@@ -405,7 +409,7 @@ async fn carry_out<R: RegionReach>(
             continue;
         }
         let Some(record) = record else {
-            let is_local = shared.shown.reach().bucket(bucket, BucketRecord::is_local);
+            let is_local = shared.shown.access().bucket(bucket, BucketRecord::is_local);
             let why = match is_local {
                 Some(true) => "this region alone has the bucket: share it first",
                 Some(false) | None => "there is no such bucket here",
@@ -440,7 +444,7 @@ async fn carry_out<R: RegionReach>(
 }
 
 /// Gives a home up, so that the bucket has none; true if it is so, `None` if this region cannot.
-async fn give_up<R: RegionReach>(
+async fn give_up<R: RegionAccess>(
     shared: &Shared<R>,
     bucket: &BucketName,
     home: Home,
@@ -449,7 +453,7 @@ async fn give_up<R: RegionReach>(
         HomeState::Nowhere => return Some(true),
         HomeState::Here | HomeState::Coming(_) | HomeState::Claimed(true) => {
             let next = ended(shared.shown.own(), &home);
-            match shared.shown.reach().set_home(bucket, Some(home), next).await {
+            match shared.shown.access().set_home(bucket, Some(home), next).await {
                 Ok(true) => {
                     shared.homes.counters.given.fetch_add(1, Ordering::Relaxed);
                     tracing::info!(%bucket, "a bucket has no home any more");

@@ -44,7 +44,7 @@ pub(super) struct Candidate {
 pub(super) struct Inbox(inbox::Inbox<Message>);
 
 /// The receiving end of an [`Inbox`].
-pub(super) struct Messages(inbox::Taker<Message>);
+pub(super) struct Messages(inbox::InboxReceiver<Message>);
 
 impl Inbox {
     pub(super) fn new() -> (Self, Messages) {

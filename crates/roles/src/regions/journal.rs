@@ -11,11 +11,11 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Shared;
 use super::source::SourceState;
 use crate::limits::{REGION_FORGET_PAUSE_MS, REGION_JOURNAL_OPS_MIN, REGION_KEEP_SHORT_MS};
-use crate::proxy::{JournalAsk, RegionReach};
+use crate::proxy::{JournalRequest, RegionAccess};
 use crate::wire::JournalShown;
 
 /// Shortens the journals from time to time. Does not end.
-pub(super) async fn shorten<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
+pub(super) async fn shorten<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
     let mut times = interval(Duration::from_millis(REGION_KEEP_SHORT_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -46,7 +46,7 @@ struct MayGo {
     ops: (OpSeq, OpSeq),
 }
 
-async fn forget<R: RegionReach>(shared: &Shared<R>, may_go: Vec<MayGo>) {
+async fn forget<R: RegionAccess>(shared: &Shared<R>, may_go: Vec<MayGo>) {
     for MayGo { pg, ops } in may_go {
         if let Err(error) = shared.proxy.note(pg, Vec::new(), Some(ops)).await {
             tracing::debug!(%pg, %error, "a journal stays as it is for now");
@@ -54,14 +54,14 @@ async fn forget<R: RegionReach>(shared: &Shared<R>, may_go: Vec<MayGo>) {
     }
 }
 
-async fn forgettable<R: RegionReach>(
+async fn forgettable<R: RegionAccess>(
     shared: &Shared<R>,
     state: &SourceState<R>,
     others: &[RegionId],
 ) -> Result<Vec<MayGo>, ObjectError> {
     let mut may_go = Vec::new();
     let pgs = (0..shared.shown.pg_count()).map(|pg| (PgId(pg), Token::default())).collect();
-    let ask = JournalAsk { pgs, ids_max: 0, settled: false };
+    let ask = JournalRequest { pgs, ids_max: 0, settled: false };
     for (pg, JournalShown { applied, forgotten, .. }) in shared.shown.journals(&ask).await? {
         let passed = state.passed_by_all(others.iter().copied(), pg).map_or(0, |it| it.0);
         // A region may note a little later what it has reported as durable.

@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use larder_link::{Declined, Keys, KeysTold, Later, LinkError, Members};
+use larder_link::{Declined, Keys, KeysReply, Later, LinkError, Members};
 use larder_objects::ObjectError;
 use larder_protocol::limits::REGION_LISTED_KEYS_MAX;
 use larder_protocol::region::listing::{
-    Answering, KeysAnswer, KeysAsk, ListedPage, Merging, Onward as Walk, PageAsk,
+    Answering, KeysAnswer, KeysRequest, ListedPage, Merging, PageRequest, ScanStep as Walk,
 };
 use larder_types::codec::{CodecError, decode};
 use larder_types::{
@@ -31,13 +31,13 @@ use super::runs::Unreadable;
 use crate::blocking;
 use crate::limits::{REGION_KEYS_MS, REGION_LIST_MS, REGION_LIST_PLACE_MS};
 use crate::planted::{self, Bug};
-use crate::proxy::{Onward, RegionReach, Scan};
+use crate::proxy::{RegionAccess, Scan, ScanStep};
 
 /// A page of a bucket's keys in all regions.
-pub(super) async fn page<R: RegionReach>(
+pub(super) async fn page<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     bucket: &BucketName,
-    ask: PageAsk,
+    ask: PageRequest,
 ) -> Result<ListedPage, ObjectError> {
     let counters = shared.watch.counters();
     let patience = Duration::from_millis(REGION_LIST_PLACE_MS);
@@ -53,13 +53,13 @@ pub(super) async fn page<R: RegionReach>(
     listed
 }
 
-async fn merged<R: RegionReach>(
+async fn merged<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     bucket: &BucketName,
-    ask: PageAsk,
+    ask: PageRequest,
 ) -> Result<ListedPage, ObjectError> {
     let until = Instant::now() + Duration::from_millis(REGION_LIST_MS);
-    let members = shared.site.members().borrow().clone();
+    let members = shared.region_endpoint.members().borrow().clone();
     refuse_absent(shared, &members)?;
     // Others first: their answers are on their way while this one's are read.
     let others = members.live().map(|peer| peer.number);
@@ -102,7 +102,10 @@ enum NotTold {
 }
 
 /// Refuses a list while a region is known to be away.
-fn refuse_absent<R: RegionReach>(shared: &Shared<R>, members: &Members) -> Result<(), ObjectError> {
+fn refuse_absent<R: RegionAccess>(
+    shared: &Shared<R>,
+    members: &Members,
+) -> Result<(), ObjectError> {
     for peer in members.live() {
         if peer.paused {
             return Err(not_listed(members, peer.number, "an operator paused it here"));
@@ -115,11 +118,11 @@ fn refuse_absent<R: RegionReach>(shared: &Shared<R>, members: &Members) -> Resul
 }
 
 /// A region's keys.
-async fn told_by<R: RegionReach>(
+async fn told_by<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     members: &Members,
     region: RegionId,
-    (bucket, ask, regions): (&BucketName, &KeysAsk, &[RegionId]),
+    (bucket, ask, regions): (&BucketName, &KeysRequest, &[RegionId]),
 ) -> Result<KeysAnswer, NotTold> {
     let not_listed = |why: &str| not_listed(members, region, why);
     if region == shared.shown.own() {
@@ -137,13 +140,13 @@ async fn told_by<R: RegionReach>(
     }
     let keys = Keys { bucket: bucket.clone(), ask: ask.clone(), regions: regions.to_vec() };
     match async { shared.link_to(region)?.keys(keys).await }.await {
-        Ok(KeysTold::Keys(told)) => Ok(told),
-        Ok(KeysTold::NoBucket) => Ok(KeysAnswer::default()),
-        Ok(KeysTold::OtherRegions) => {
+        Ok(KeysReply::Keys(told)) => Ok(told),
+        Ok(KeysReply::NoBucket) => Ok(KeysAnswer::default()),
+        Ok(KeysReply::OtherRegions) => {
             let why = "it knows other regions than this one: try again in some seconds";
             Err(NotTold::Refused(not_listed(why)))
         }
-        Err(_) if shared.site.members().borrow().peer(region).is_none() => {
+        Err(_) if shared.region_endpoint.members().borrow().peer(region).is_none() => {
             Err(NotTold::Refused(not_listed("it was removed meanwhile: try again")))
         }
         Err(LinkError::Later(Later::Busy)) => Err(NotTold::Late(ObjectError::SlowDown)),
@@ -164,22 +167,23 @@ fn not_listed(members: &Members, region: RegionId, why: &str) -> ObjectError {
 }
 
 /// Answers another region.
-pub(super) async fn tell<R: RegionReach>(
+pub(super) async fn tell<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     Keys { bucket, ask, regions }: Keys,
-) -> Result<KeysTold, Declined> {
-    if shared.site.members().borrow().live().any(|peer| !regions.contains(&peer.number)) {
-        return Ok(KeysTold::OtherRegions);
+) -> Result<KeysReply, Declined> {
+    if shared.region_endpoint.members().borrow().live().any(|peer| !regions.contains(&peer.number))
+    {
+        return Ok(KeysReply::OtherRegions);
     }
     let is_closed = |record: &BucketRecord| record.state == BucketState::Deleting;
-    if shared.shown.reach().bucket(&bucket, is_closed) == Some(true) {
+    if shared.shown.access().bucket(&bucket, is_closed) == Some(true) {
         // The content of this bucket is not that of one that is made anew.
         return Err(Declined::NotReady);
     }
     let place = shared.listed.clone().try_acquire_owned();
     let Ok(place) = place else { return Err(Declined::Busy) };
     match read(shared, Some(place), bucket, ask).await {
-        Ok(told) => Ok(told.map_or(KeysTold::NoBucket, KeysTold::Keys)),
+        Ok(told) => Ok(told.map_or(KeysReply::NoBucket, KeysReply::Keys)),
         Err(error) => {
             tracing::warn!(%error, "keys of a list are not told to another region now");
             Err(Declined::NotReady)
@@ -189,11 +193,11 @@ pub(super) async fn tell<R: RegionReach>(
 
 /// Reads this region's keys of a bucket on a thread that may wait for the disk; `None` if it shares no
 /// bucket of this name. The place is given back with the thread, also if its caller has gone.
-async fn read<R: RegionReach>(
+async fn read<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     place: Option<OwnedSemaphorePermit>,
     bucket: BucketName,
-    ask: KeysAsk,
+    ask: KeysRequest,
 ) -> Result<Option<KeysAnswer>, Unreadable> {
     let (shared, runtime) = (shared.clone(), Handle::current());
     let late = |why: &str| ObjectError::Unavailable { reason: why.to_owned() };
@@ -207,13 +211,13 @@ async fn read<R: RegionReach>(
     reading.await.unwrap_or_else(gone)
 }
 
-async fn keys_of<R: RegionReach>(
+async fn keys_of<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     bucket: &BucketName,
-    ask: &KeysAsk,
+    ask: &KeysRequest,
 ) -> Result<Option<KeysAnswer>, Unreadable> {
     let look = |record: &BucketRecord| (!record.is_local()).then_some(record.id);
-    let Some(id) = shared.shown.reach().bucket(bucket, look).flatten() else {
+    let Some(id) = shared.shown.access().bucket(bucket, look).flatten() else {
         return Ok(None);
     };
     let mut answering = Answering::new(ask, shared.shown.own());
@@ -233,10 +237,10 @@ async fn keys_of<R: RegionReach>(
 }
 
 /// Walks over a table's rows of null versions, from the place that is asked for.
-async fn walk<R: RegionReach>(
+async fn walk<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     (table, bucket): (u8, BucketId),
-    ask: &KeysAsk,
+    ask: &KeysRequest,
     settle: bool,
     mut visit: impl FnMut(ObjectKey, &[u8]) -> Result<Walk, CodecError> + Send,
 ) -> Result<(), Unreadable> {
@@ -253,21 +257,21 @@ async fn walk<R: RegionReach>(
     let visit = |row: &[u8], value: &[u8]| {
         let Some((_, key, slot)) = rows::parse_version(row) else {
             failed = Some(Unreadable::Form(row.escape_ascii().to_string()));
-            return Onward::Stop;
+            return ScanStep::Stop;
         };
         if !slot.is_unversioned() {
-            return Onward::Next;
+            return ScanStep::Next;
         }
         match visit(key, value) {
-            Ok(Walk::Next) => Onward::Next,
-            Ok(Walk::Past(place)) => Onward::Seek(row_at(&place)),
-            Ok(Walk::Stop) => Onward::Stop,
+            Ok(Walk::Next) => ScanStep::Next,
+            Ok(Walk::Past(place)) => ScanStep::Seek(row_at(&place)),
+            Ok(Walk::Stop) => ScanStep::Stop,
             Err(error) => {
                 failed = Some(error.into());
-                Onward::Stop
+                ScanStep::Stop
             }
         }
     };
-    shared.shown.reach().scan(scan, visit).await?;
+    shared.shown.access().scan(scan, visit).await?;
     failed.map_or(Ok(()), Err)
 }

@@ -20,8 +20,8 @@ use futures::future::{BoxFuture, join_all};
 use larder_link::{Change, Fetch, Link, LinkError};
 use larder_objects::ObjectError;
 use larder_protocol::region::deletion::Mark;
-use larder_protocol::region::entry::What;
-use larder_protocol::region::listing::{ListedPage, PageAsk};
+use larder_protocol::region::entry::EntryKind;
+use larder_protocol::region::listing::{ListedPage, PageRequest};
 use larder_protocol::region::{Entry, Name, Slot};
 use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionId};
 use parking_lot::Mutex;
@@ -39,11 +39,11 @@ use crate::limits::{
     REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_COMING_MS,
     REGION_MISS_MS, REGION_MISSES_MAX,
 };
-use crate::proxy::{Elsewhere, Looked, Made, RegionReach};
+use crate::proxy::{HomeChange, OtherRegions, RegionAccess, RegionLookup};
 use crate::wire::{RemotePart, RemoteVersion};
 
 /// See the module's head.
-pub(super) struct Misses<R: RegionReach> {
+pub(super) struct Misses<R: RegionAccess> {
     shared: Arc<Shared<R>>,
     places: Arc<Places>,
     absent: Mutex<Absent>,
@@ -72,7 +72,7 @@ impl Absent {
     }
 }
 
-impl<R: RegionReach> Misses<R> {
+impl<R: RegionAccess> Misses<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let places = Places::new(REGION_MISSES_MAX);
         Self { shared, places, absent: Mutex::default() }
@@ -80,10 +80,10 @@ impl<R: RegionReach> Misses<R> {
 
     /// The newest version of a key among the regions that answer: its entry as each says it that has it.
     async fn ask(&self, name: &Name) -> Vec<(Entry, Arc<Link>)> {
-        let members = self.shared.site.members().borrow().clone();
+        let members = self.shared.region_endpoint.members().borrow().clone();
         let asked = members.live().filter(|peer| !peer.paused).filter_map(|peer| {
             let there = self.shared.names.there(peer.number, name)?;
-            let link = self.shared.site.link_to(peer.number).ok().flatten()?;
+            let link = self.shared.region_endpoint.link_to(peer.number).ok().flatten()?;
             self.shared.watch.is_reached(peer.number).then_some((there, link))
         });
         let asked = asked.map(async |(there, link)| {
@@ -106,12 +106,18 @@ impl<R: RegionReach> Misses<R> {
         alone.map_err(|_late| unavailable("the object is in another region, and on its way here"))
     }
 
-    async fn fill(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Looked, ObjectError> {
-        let Some(bucket) = self.shared.shown.bucket(bucket) else { return Ok(Looked::Nowhere) };
+    async fn fill(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<RegionLookup, ObjectError> {
+        let Some(bucket) = self.shared.shown.bucket(bucket) else {
+            return Ok(RegionLookup::Nowhere);
+        };
         let at = (bucket, key.clone());
         let is_local = self.shared.shown.buckets().local().contains(&bucket);
         if is_local || self.absent.lock().has(&at) {
-            return Ok(Looked::Nowhere);
+            return Ok(RegionLookup::Nowhere);
         }
         let patience = Duration::from_millis(REGION_MISS_MS);
         let Ok(_place) = timeout(patience, self.places.take(bucket)).await else {
@@ -125,7 +131,7 @@ impl<R: RegionReach> Misses<R> {
         let mut told = self.ask(&name).await;
         told.retain(|(entry, _)| {
             let is_newer = latest.is_none_or(|latest| entry.at > latest);
-            is_newer && matches!(entry.what, What::Object(_))
+            is_newer && matches!(entry.what, EntryKind::Object(_))
         });
         let Some((entry, _)) = told.first().cloned() else {
             // It is known to be elsewhere, even if some region has not answered now.
@@ -133,7 +139,7 @@ impl<R: RegionReach> Misses<R> {
                 return Err(unavailable("the object is in another region, and on its way here"));
             }
             self.absent.lock().note(at);
-            return Ok(Looked::Nowhere);
+            return Ok(RegionLookup::Nowhere);
         };
         if entry.bytes() > REGION_MISS_BYTES_MAX {
             counters.misses_remote.fetch_add(1, Ordering::Relaxed);
@@ -145,13 +151,13 @@ impl<R: RegionReach> Misses<R> {
             let entry = entry.ok_or_else(|| {
                 unavailable("the object is in another region, and cannot be taken from there now")
             })?;
-            return Ok(Looked::There(Box::new(RemoteVersion { name, regions, entry })));
+            return Ok(RegionLookup::There(Box::new(RemoteVersion { name, regions, entry })));
         }
         // It is fetched once for all that want it: the machine that pulls, or another client.
         let _alone = self.alone(&name).await?;
         let kept = self.shared.shown.kept(bucket, key).await.ok();
         if kept.is_some_and(|kept| kept.latest(self.shared.shown.own()) >= Some(entry.at)) {
-            return Ok(Looked::Here);
+            return Ok(RegionLookup::Here);
         }
         let (mut is_here, mut is_known, began) = (false, true, Instant::now());
         for (_, link) in &told {
@@ -173,7 +179,7 @@ impl<R: RegionReach> Misses<R> {
             ));
         }
         counters.misses_filled.fetch_add(u64::from(is_here), Ordering::Relaxed);
-        Ok(if is_here { Looked::Here } else { Looked::Nowhere })
+        Ok(if is_here { RegionLookup::Here } else { RegionLookup::Nowhere })
     }
 }
 
@@ -181,16 +187,16 @@ fn unavailable(reason: &str) -> ObjectError {
     ObjectError::Unavailable { reason: reason.to_owned() }
 }
 
-impl<R: RegionReach> Elsewhere for Misses<R> {
+impl<R: RegionAccess> OtherRegions for Misses<R> {
     fn is_removed(&self) -> bool {
-        self.shared.site.members().borrow().own.removed
+        self.shared.region_endpoint.members().borrow().own.removed
     }
 
     fn look<'a>(
         &'a self,
         bucket: &'a BucketName,
         key: &'a ObjectKey,
-    ) -> BoxFuture<'a, Result<Looked, ObjectError>> {
+    ) -> BoxFuture<'a, Result<RegionLookup, ObjectError>> {
         Box::pin(self.fill(bucket, key))
     }
 
@@ -211,14 +217,18 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
         )
     }
 
-    fn change(&self, home: RegionId, change: Change) -> BoxFuture<'_, Result<Made, ObjectError>> {
+    fn change(
+        &self,
+        home: RegionId,
+        change: Change,
+    ) -> BoxFuture<'_, Result<HomeChange, ObjectError>> {
         Box::pin(changes::make_at(&self.shared, home, change))
     }
 
     fn list<'a>(
         &'a self,
         bucket: &'a BucketName,
-        ask: PageAsk,
+        ask: PageRequest,
     ) -> BoxFuture<'a, Result<ListedPage, ObjectError>> {
         Box::pin(lists::page(&self.shared, bucket, ask))
     }

@@ -18,13 +18,13 @@
 //! | `source.rs` | knows what other regions may be told, and how far they are |
 //! | `answering.rs` | answers other regions |
 //! | `fetches.rs` | sends them entries and their bytes |
-//! | `echoes.rs` | tells no region what it told itself |
+//! | `echo_filter.rs` | tells no region what it told itself |
 //! | `journal.rs` | forgets outcomes that all regions have |
 //! | `inbox.rs`, `puller.rs` | steps the machine, and carries out its effects |
 //! | `reported.rs` | knows how far the others reported to be |
 //! | `reports.rs` | tells other regions how far this one is |
 //! | `positions.rs` | tells this store's primaries how far the others are |
-//! | `holding.rs` | reads what the machine looks up |
+//! | `local_entries.rs` | reads what the machine looks up |
 //! | `misses.rs` | asks for keys that clients read and are not here |
 //! | `places.rs` | gives buckets places for that by turns |
 //! | `settings.rs` | takes up settings of buckets that a command asked for |
@@ -33,7 +33,7 @@
 //! | `taking.rs` | puts entries and their bytes into the store |
 //! | `watch.rs` | shows the status to operators |
 //!
-//! The store is a single node or a cluster: [`RegionReach`] hides which. In a cluster one proxy runs the driver: the
+//! The store is a single node or a cluster: [`RegionAccess`] hides which. In a cluster one proxy runs the driver: the
 //! *gateway*. The other servers know from the map that the cluster is a region.
 //!
 //! # Invariants
@@ -48,14 +48,14 @@ mod answering;
 mod changes;
 mod clients;
 mod deletions;
-mod echoes;
+mod echo_filter;
 mod fetches;
-mod holding;
 mod homes;
 mod in_flight;
 mod inbox;
 mod journal;
 mod lists;
+mod local_entries;
 mod misses;
 mod names;
 mod parts;
@@ -78,7 +78,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use larder_env::threads::JoinHandle;
-use larder_link::{Ear, Link, LinkError, Listener, RegionStatus, Site};
+use larder_link::{Link, LinkError, ListenSocket, Listener, RegionEndpoint, RegionStatus};
 use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -86,12 +86,12 @@ use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 
 use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTED_MAX, REGION_LISTS_MAX};
-use crate::news::News;
-use crate::proxy::{Elsewhere, Proxy, RegionReach};
+use crate::notifier::Notifier;
+use crate::proxy::{OtherRegions, Proxy, RegionAccess};
 use answering::Answering;
 use clients::Clients;
 use deletions::Deletions;
-use echoes::Echoes;
+use echo_filter::EchoFilter;
 use homes::Homes;
 use in_flight::InFlight;
 use inbox::Inbox;
@@ -110,10 +110,10 @@ use watch::Watch;
 const TOKENS_PG: PgId = PgId(0);
 
 /// State shared by the parts of a region's driver.
-struct Shared<R: RegionReach> {
+struct Shared<R: RegionAccess> {
     shown: Shown<R>,
     proxy: Arc<Proxy<R>>,
-    site: Arc<Site>,
+    region_endpoint: Arc<RegionEndpoint>,
     names: BucketIds,
     deletions: Deletions,
     homes: Arc<Homes>,
@@ -126,25 +126,25 @@ struct Shared<R: RegionReach> {
     lists: Semaphore,
     /// Places for reading keys for lists, of this region and others.
     listed: Arc<Semaphore>,
-    echoes: Echoes,
+    echo_filter: EchoFilter,
     watch: Arc<Watch>,
     in_flight: Arc<InFlight>,
     partials: Partials<R>,
     clients: Clients,
     reports: Reports,
     /// Tells when journals may show more.
-    news: News,
+    notifier: Notifier,
     /// True once the driver is to stop: waits for other servers end then.
     stops: Sender<bool>,
     runtime: Handle,
 }
 
-impl<R: RegionReach> Shared<R> {
+impl<R: RegionAccess> Shared<R> {
     /// The other regions' numbers; `None` if the list lacks a region whose changes are here: it is an old copy, and
     /// other regions that it lacks may lack changes.
     async fn others(&self) -> Result<Option<Vec<RegionId>>, Unreadable> {
         let known = self.shown.passed().await?;
-        let members = self.site.members().borrow().clone();
+        let members = self.region_endpoint.members().borrow().clone();
         if let Some(stranger) = known.iter().find(|it| !members.has_number(it.region)) {
             self.watch.report_unlisted(stranger.region);
             return Ok(None);
@@ -155,13 +155,13 @@ impl<R: RegionReach> Shared<R> {
     /// The link to another region.
     fn link_to(&self, region: RegionId) -> Result<Arc<Link>, LinkError> {
         let gone = || LinkError::Unsound("a region that is no more".to_owned());
-        self.site.link_to(region)?.ok_or_else(gone)
+        self.region_endpoint.link_to(region)?.ok_or_else(gone)
     }
 }
 
 /// A region's driver. It works until it is stopped, or dropped.
 pub struct Regions {
-    site: Arc<Site>,
+    region_endpoint: Arc<RegionEndpoint>,
     watch: Arc<Watch>,
     homes: Arc<Homes>,
     inbox: Inbox,
@@ -175,7 +175,7 @@ struct Running {
     tasks: Vec<tokio::task::JoinHandle<()>>,
     _listening: Listener,
     /// For the proxy, which does not keep the driver.
-    _misses: Arc<dyn Elsewhere>,
+    _misses: Arc<dyn OtherRegions>,
 }
 
 impl Regions {
@@ -187,21 +187,21 @@ impl Regions {
     ///
     /// # Panics
     /// Outside of a tokio runtime, or if the store has another number.
-    pub fn start<R: RegionReach>(
-        site: Arc<Site>,
+    pub fn start<R: RegionAccess>(
+        region_endpoint: Arc<RegionEndpoint>,
         proxy: &Arc<Proxy<R>>,
-        ear: impl Into<Ear>,
+        listen_socket: impl Into<ListenSocket>,
         dir: PathBuf,
     ) -> std::io::Result<Self> {
         let shown = Shown::new(proxy.clone());
-        assert_eq!(shown.own(), site.number(), "a store knows its number among regions");
+        assert_eq!(shown.own(), region_endpoint.number(), "a store knows its number among regions");
         let (seen, stops) = (Arc::new(Watch::new()), Sender::new(false));
         let homes = Arc::new(Homes::default());
         let (inbox, messages) = Inbox::new();
         let shared = Arc::new(Shared {
             shown,
             proxy: proxy.clone(),
-            site: site.clone(),
+            region_endpoint: region_endpoint.clone(),
             names: BucketIds::default(),
             deletions: Deletions::default(),
             homes: homes.clone(),
@@ -210,27 +210,28 @@ impl Regions {
             made: Semaphore::new(REGION_CHANGES_MADE_MAX),
             lists: Semaphore::new(REGION_LISTS_MAX),
             listed: Arc::new(Semaphore::new(REGION_LISTED_MAX)),
-            echoes: Echoes::default(),
+            echo_filter: EchoFilter::default(),
             watch: seen.clone(),
             in_flight: Arc::default(),
             partials: Partials::default(),
             clients: Clients::default(),
             reports: Reports::default(),
-            news: News::default(),
+            notifier: Notifier::default(),
             stops: stops.clone(),
             runtime: Handle::current(),
         });
         let state = Arc::new(SourceState::new(shared.clone()));
-        let listening = site.listen(ear, Arc::new(Answering::new(state.clone())))?;
-        let members = site.members();
+        let listening =
+            region_endpoint.listen(listen_socket, Arc::new(Answering::new(state.clone())))?;
+        let members = region_endpoint.members();
         let puller = Puller::new(shared.clone(), inbox.clone());
         let pulling = larder_env::threads::spawn("regions", move || puller.run(&messages))?;
         // Nothing after this fails: the proxy can be told only once.
-        let misses: Arc<dyn Elsewhere> = Arc::new(Misses::new(shared.clone()));
+        let misses: Arc<dyn OtherRegions> = Arc::new(Misses::new(shared.clone()));
         proxy.look_elsewhere(&misses);
-        let news = shared.clone();
+        let notifier = shared.clone();
         let tasks = vec![
-            tokio::spawn(site.clone().tend()),
+            tokio::spawn(region_endpoint.clone().tend()),
             tokio::spawn(source::settle(shared.clone(), state.clone())),
             tokio::spawn(source::keep_list(shared.clone())),
             tokio::spawn(journal::shorten(shared.clone(), state.clone())),
@@ -245,23 +246,25 @@ impl Regions {
             tokio::spawn(settings::take_up(shared.clone(), dir.clone())),
             tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
             tokio::spawn(puller::watch_members(members, inbox.clone())),
-            tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),
+            tokio::spawn(async move {
+                notifier.shown.access().watch_journals(&notifier.notifier).await
+            }),
         ];
         let running =
             Mutex::new(Some(Running { pulling, tasks, _listening: listening, _misses: misses }));
-        Ok(Self { site, watch: seen, homes, inbox, stops, running })
+        Ok(Self { region_endpoint, watch: seen, homes, inbox, stops, running })
     }
 
     /// The status for operators.
     #[must_use]
     pub fn status(&self) -> RegionStatus {
-        self.watch.status(&self.site)
+        self.watch.status(&self.region_endpoint)
     }
 
     /// Returns true if the other regions have removed this one, as far as it has heard.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.site.members().borrow().own.removed
+        self.region_endpoint.members().borrow().own.removed
     }
 
     /// Counters of entries, for metrics.
@@ -279,7 +282,7 @@ impl Regions {
     /// Counters of the links, for metrics.
     #[must_use]
     pub fn links(&self) -> &Arc<larder_link::Metrics> {
-        self.site.metrics()
+        self.region_endpoint.metrics()
     }
 
     /// Stops pulling and answering. The next run asks again for what has not come.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use larder_link::{AskHome, LinkError, Walk};
 use larder_objects::{ObjectError, Objects};
-use larder_protocol::region::home::{HomeAnswer, HomeAsk, heard};
+use larder_protocol::region::home::{HomeAnswer, HomeRequest, heard};
 use larder_protocol::region::{Id, Name, Range};
 use larder_types::{BucketId, BucketName, BucketRecord, BucketState, Home, RegionId};
 use parking_lot::{Mutex, RwLock};
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use super::Shared;
 use super::shown::Buckets;
 use crate::limits::{REGION_DELETED_MS, REGION_NAMES_AGAIN_MS};
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// Bucket ids of one other region.
 #[derive(Debug, Default, Clone)]
@@ -163,7 +163,7 @@ impl BucketIds {
     }
 }
 
-impl<R: RegionReach> Shared<R> {
+impl<R: RegionAccess> Shared<R> {
     /// Learns a region's buckets, and makes those that are not here. One that cannot be made is an error only if it is
     /// `needed`.
     pub(super) async fn learn_names(
@@ -188,7 +188,7 @@ impl<R: RegionReach> Shared<R> {
             }
             let live =
                 |record: &BucketRecord| (record.state == BucketState::Live).then_some(record.id);
-            if let Some(here) = self.shown.reach().bucket(&name, live).flatten() {
+            if let Some(here) = self.shown.access().bucket(&name, live).flatten() {
                 self.names.learn(region, there, here);
             }
         }
@@ -216,7 +216,7 @@ impl<R: RegionReach> Shared<R> {
             Err(error) => {
                 tracing::debug!(%region, %error, "a region is asked for its buckets again");
                 sleep(Duration::from_millis(REGION_NAMES_AGAIN_MS)).await;
-                if self.site.members().borrow().peer(region).is_some() {
+                if self.region_endpoint.members().borrow().peer(region).is_some() {
                     self.names.missed.lock().insert(region);
                 }
             }
@@ -230,7 +230,7 @@ impl<R: RegionReach> Shared<R> {
         bucket: &BucketName,
     ) -> Result<Option<Home>, ObjectError> {
         let own = self.shown.own();
-        let asked = AskHome { bucket: bucket.clone(), ask: HomeAsk::Look, regions: vec![own] };
+        let asked = AskHome { bucket: bucket.clone(), ask: HomeRequest::Look, regions: vec![own] };
         let answered = async { self.link_to(region)?.ask_home(asked).await }.await;
         match answered {
             Ok(HomeAnswer::Knows(home)) => Ok(home.and_then(|home| heard(own, None, home))),
@@ -255,7 +255,7 @@ impl<R: RegionReach> Shared<R> {
             return Ok(());
         }
         let made = match home {
-            Some(home) => self.shown.reach().adopt_bucket(name, home).await,
+            Some(home) => self.shown.access().adopt_bucket(name, home).await,
             None => self.proxy.create_bucket(name, None).await.map(|_record| ()),
         };
         match made {
@@ -270,7 +270,7 @@ impl<R: RegionReach> Shared<R> {
 
 #[cfg(test)]
 mod tests {
-    use larder_protocol::region::{Slot, What};
+    use larder_protocol::region::{EntryKind, Slot};
     use larder_types::{HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, Sharing, Stamp, View};
 
     use super::*;
@@ -281,7 +281,7 @@ mod tests {
         let origin = Origin { region: RegionId(2), pg: PgId(0), op };
         let key = ObjectKey::new("k").unwrap();
         let name = Name { bucket: BucketId(bucket), key, slot: Slot::Null };
-        larder_protocol::region::Entry { at, origin, what: What::Purged }.id(name)
+        larder_protocol::region::Entry { at, origin, what: EntryKind::Purged }.id(name)
     }
 
     fn record(id: u64, sharing: Sharing) -> BucketRecord {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use larder_link::{FetchPart, FetchStream, Fetched, Link, LinkError};
 use larder_objects::ObjectError;
-use larder_protocol::region::entry::{Object, What};
+use larder_protocol::region::entry::{EntryKind, Object};
 use larder_protocol::region::pull::{self, Event};
 use larder_protocol::region::{Entry, Name, Need};
 use larder_types::limits::{CHUNK_BYTES_MAX, OBJECT_BYTES_MAX};
@@ -32,14 +32,14 @@ use crate::limits::{
     REGION_PARTIAL_MS, REGION_PARTIAL_NEWER_MS, REGION_PARTIALS_MAX, REGION_TWICE_MS,
     REGION_WHOLE_BYTES_MAX,
 };
-use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach, ToldParts};
+use crate::proxy::{ChangeOutcome, KnownBucket, RegionAccess, RemoteParts};
 
 /// A version of which some parts are here.
-struct Partial<R: RegionReach> {
+struct Partial<R: RegionAccess> {
     at: Stamp,
     /// Its bytes, as the first region that gave a part of it said.
     size: u64,
-    parts: ToldParts<R>,
+    parts: RemoteParts<R>,
     /// The region that gave the last part.
     from: RegionId,
     /// Tries to make all of it the key's version that failed.
@@ -49,15 +49,15 @@ struct Partial<R: RegionReach> {
 }
 
 /// See the module's head.
-pub(super) struct Partials<R: RegionReach>(Mutex<BTreeMap<Name, Partial<R>>>);
+pub(super) struct Partials<R: RegionAccess>(Mutex<BTreeMap<Name, Partial<R>>>);
 
-impl<R: RegionReach> Default for Partials<R> {
+impl<R: RegionAccess> Default for Partials<R> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<R: RegionReach> Partials<R> {
+impl<R: RegionAccess> Partials<R> {
     /// Bytes that are here of versions that are not here as a whole, by the region that gave some last.
     pub(super) fn bytes(&self) -> BTreeMap<RegionId, u64> {
         let mut bytes = BTreeMap::new();
@@ -126,7 +126,7 @@ enum Came {
 }
 
 /// A fetch of a part.
-struct PartFetch<'a, R: RegionReach> {
+struct PartFetch<'a, R: RegionAccess> {
     shared: &'a Arc<Shared<R>>,
     link: &'a Link,
     name: &'a Name,
@@ -136,7 +136,7 @@ struct PartFetch<'a, R: RegionReach> {
 }
 
 /// Fetches the next part of an entry, and stores it.
-pub(super) async fn fetch<R: RegionReach>(
+pub(super) async fn fetch<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     link: Arc<Link>,
     request: u64,
@@ -201,7 +201,7 @@ pub(super) async fn fetch<R: RegionReach>(
     FetchResult { event: Event::Fetched { request, fetched }, beaten }
 }
 
-impl<R: RegionReach> PartFetch<'_, R> {
+impl<R: RegionAccess> PartFetch<'_, R> {
     async fn fetch(&mut self) -> Result<Came, LinkError> {
         let (shared, region) = (self.shared, self.link.number());
         match shared.proxy.admits_data() {
@@ -264,7 +264,7 @@ impl<R: RegionReach> PartFetch<'_, R> {
             return Ok(if is_withheld { Came::Withheld } else { Came::Gone });
         };
         let object = match &entry.what {
-            What::Object(object) if object.bytes() > REGION_WHOLE_BYTES_MAX => object,
+            EntryKind::Object(object) if object.bytes() > REGION_WHOLE_BYTES_MAX => object,
             _ => {
                 self.keep(kept);
                 return Ok(Came::Whole);
@@ -371,7 +371,7 @@ impl<R: RegionReach> PartFetch<'_, R> {
             if object.amended != Amendments::default() {
                 shared.proxy.amend_told(self.bucket, key, (entry.at, object)).await?;
             }
-            shared.proxy.reach().shows(self.name.bucket, key).await?;
+            shared.proxy.access().shows(self.name.bucket, key).await?;
             Ok(put)
         };
         match ending.await {

@@ -21,7 +21,7 @@ use super::source::SourceState;
 use crate::limits::{
     POSITIONS_AGAIN_MS, POSITIONS_IDLE_MS, POSITIONS_MAX, POSITIONS_PAUSE_MS, POSITIONS_RETRY_MS,
 };
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// A call to a server: PGs, each in the view in which it leads them.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,9 +89,9 @@ impl ToTell {
 }
 
 /// See the module's head. Does not end.
-pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
-    let reach = shared.shown.reach();
-    let (mut moved, mut members) = (state.moved(), shared.site.members());
+pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
+    let access = shared.shown.access();
+    let (mut moved, mut members) = (state.moved(), shared.region_endpoint.members());
     let (mut to_tell, mut under_way) = (ToTell::default(), FuturesUnordered::new());
     let mut others: Vec<RegionId> = Vec::new();
     let mut again = Instant::now();
@@ -99,7 +99,7 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<Sour
     let mut looked_at = None;
     loop {
         moved.mark_seen();
-        let map = reach.map_version();
+        let map = access.map_version();
         let now: Vec<_> = members.borrow_and_update().live().map(|peer| peer.number).collect();
         if now != others || Instant::now() >= again {
             others = now;
@@ -110,17 +110,17 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<Sour
         to_tell.pgs.extend(state.take_moved());
         if looked_at != Some(map) {
             looked_at = Some(map);
-            to_tell.add_unheard(reach.pg_count(), |pg| reach.led_by(pg));
+            to_tell.add_unheard(access.pg_count(), |pg| access.led_by(pg));
         }
-        for telling in to_tell.take(|pg| reach.led_by(pg)) {
+        for telling in to_tell.take(|pg| access.led_by(pg)) {
             let positions = state.positions(&others, telling.pgs.iter().map(|(pg, _)| *pg));
             let shared = shared.clone();
             under_way.push(async move {
-                let reach = shared.shown.reach();
-                let is_heard = reach.tell_positions(telling.server, &positions).await;
+                let access = shared.shown.access();
+                let is_heard = access.tell_positions(telling.server, &positions).await;
                 let pause_ms = match is_heard {
                     false => POSITIONS_RETRY_MS,
-                    true if reach.waits_for_regions() => POSITIONS_PAUSE_MS,
+                    true if access.waits_for_regions() => POSITIONS_PAUSE_MS,
                     true => POSITIONS_IDLE_MS,
                 };
                 sleep(Duration::from_millis(pause_ms)).await;
@@ -132,7 +132,7 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<Sour
             Some((telling, is_heard)) = under_way.next() => to_tell.ended(telling, is_heard),
             _moved = moved.changed() => {}
             _members = members.changed() => {}
-            () = reach.map_passes(map) => {}
+            () = access.map_passes(map) => {}
             () = sleep_until(again) => {}
         }
     }

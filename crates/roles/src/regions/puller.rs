@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_link::{Ask, Link, LinkError, List, Members, Walk};
+use larder_link::{IdsQuery, Link, LinkError, List, Members, Walk};
 use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_NOTES_MAX, REGION_PART_BYTES};
 use larder_protocol::placement::pg_of;
@@ -25,8 +25,8 @@ use tokio::time::{Instant, interval};
 
 use super::Shared;
 use super::TOKENS_PG;
-use super::holding::LookedUp;
 use super::inbox::{Candidate, Inbox, Message, Messages};
+use super::local_entries::LookedUp;
 use super::names::{AskedAt, Translated};
 use super::parts;
 use super::taking::{self, FetchResult};
@@ -35,7 +35,7 @@ use crate::limits::{
     REGION_BYTES_PER_S, REGION_CLIENTS_MS, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
 };
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// Tells the thread when it is to pull from other regions than before, or at other rates. The list is that of before the thread
 /// began. Does not end while the site lives.
@@ -52,7 +52,7 @@ pub(super) async fn watch_members(mut members: watch::Receiver<Arc<Members>>, in
 }
 
 /// See the module's head.
-pub(super) struct Puller<R: RegionReach> {
+pub(super) struct Puller<R: RegionAccess> {
     shared: Arc<Shared<R>>,
     inbox: Inbox,
     pull: Option<Pull>,
@@ -72,7 +72,7 @@ pub(super) struct Puller<R: RegionReach> {
     out: Vec<Effect>,
 }
 
-impl<R: RegionReach> Puller<R> {
+impl<R: RegionAccess> Puller<R> {
     pub(super) fn new(shared: Arc<Shared<R>>, inbox: Inbox) -> Self {
         Self {
             shared,
@@ -185,7 +185,7 @@ impl<R: RegionReach> Puller<R> {
     }
 
     fn greet_unreached(&mut self, now_ms: u64) {
-        let members = self.shared.site.members().borrow().clone();
+        let members = self.shared.region_endpoint.members().borrow().clone();
         for peer in members.live().filter(|peer| !peer.paused) {
             let region = peer.number;
             let due_ms = self.hello_ms.entry(region).or_default();
@@ -236,7 +236,7 @@ impl<R: RegionReach> Puller<R> {
             Some(Ok(noted)) => noted,
             Some(Err(error)) => {
                 let why = format!("it cannot be read how far it is here: {error}");
-                let members = self.shared.site.members().borrow().clone();
+                let members = self.shared.region_endpoint.members().borrow().clone();
                 return members
                     .live()
                     .for_each(|peer| self.shared.watch.discard_lag(peer.number, &why));
@@ -251,7 +251,7 @@ impl<R: RegionReach> Puller<R> {
             let known = tokens.entry(*source).or_default();
             *known = (*known).max(*token);
         }
-        let members = self.shared.site.members().borrow().clone();
+        let members = self.shared.region_endpoint.members().borrow().clone();
         let mut bytes_per_s = BTreeMap::new();
         for peer in members.live().filter(|peer| !peer.paused) {
             let Some(pg_count) = self.pg_counts.get(&peer.number) else { continue };
@@ -313,7 +313,7 @@ impl<R: RegionReach> Puller<R> {
     fn begin_effect(&mut self, effect: Effect) {
         match effect {
             Effect::Ask { region, request, pgs, ids_max } => {
-                let ask = Ask { pgs, ids_max: ids_max as u32 };
+                let ask = IdsQuery { pgs, ids_max: ids_max as u32 };
                 self.ask(region, request, async move |shared, link| {
                     let asked_at = shared.names.now();
                     let told = link.ask(ask).await?;
@@ -342,7 +342,7 @@ impl<R: RegionReach> Puller<R> {
                     let asked_at = shared.names.now();
                     let mut told = link.list(List { range }).await?;
                     let needed = buckets_of(told.listed.ids.iter());
-                    shared.echoes.note(region, told.listed.ids.iter());
+                    shared.echo_filter.note(region, told.listed.ids.iter());
                     learn(&shared, region, told.buckets, (needed, asked_at)).await?;
                     // Its keys lie in groups by the ids that buckets have there.
                     let of_key = |id: Id| (pg_of(id.name.bucket, &id.name.key, pg_count), id);
@@ -476,12 +476,12 @@ impl<R: RegionReach> Puller<R> {
 }
 
 /// Notes a batch as told, and translates its buckets. Takes out, and returns, what is of buckets that are not known here yet.
-fn translate<R: RegionReach>(
+fn translate<R: RegionAccess>(
     shared: &Shared<R>,
     region: RegionId,
     batch: &mut Batch,
 ) -> Option<Skipped> {
-    shared.echoes.note(region, batch.ids.iter().map(|(_, id)| id));
+    shared.echo_filter.note(region, batch.ids.iter().map(|(_, id)| id));
     let Translated { named, unnamed } = here(shared, region, std::mem::take(&mut batch.ids));
     batch.ids = named;
     let first = unnamed.first().map(|(op, _)| *op)?;
@@ -490,7 +490,7 @@ fn translate<R: RegionReach>(
 }
 
 /// Translates what a region tells.
-fn here<R: RegionReach, T>(
+fn here<R: RegionAccess, T>(
     shared: &Shared<R>,
     region: RegionId,
     told: Vec<(T, Id)>,
@@ -507,7 +507,7 @@ fn buckets_of<'a>(ids: impl Iterator<Item = &'a Id>) -> BTreeSet<BucketId> {
     ids.map(|id| id.name.bucket).collect()
 }
 
-async fn learn<R: RegionReach>(
+async fn learn<R: RegionAccess>(
     shared: &Shared<R>,
     region: RegionId,
     buckets: larder_link::message::Buckets,

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::Shared;
 use crate::limits::REGION_MISS_COMING_MS;
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 use crate::wire::RemotePart;
 
 fn unavailable(why: &str) -> ObjectError {
@@ -27,17 +27,17 @@ fn unavailable(why: &str) -> ObjectError {
 ///
 /// # Errors
 /// [`ObjectError::Changed`] if one of them has another version by now; otherwise the reason of the last.
-pub(super) async fn part<R: RegionReach>(
+pub(super) async fn part<R: RegionAccess>(
     shared: &Shared<R>,
     part: RemotePart,
 ) -> Result<Bytes, ObjectError> {
-    let members = shared.site.members().borrow().clone();
+    let members = shared.region_endpoint.members().borrow().clone();
     let is_asked = |region: &RegionId| members.peer(*region).is_some_and(|peer| !peer.paused);
     let mut regions: Vec<_> = part.regions.iter().copied().filter(is_asked).collect();
     regions.sort_by_key(|region| !shared.watch.is_reached(*region));
     let mut failed = unavailable("no region that has it is asked");
     for region in regions {
-        let Ok(Some(link)) = shared.site.link_to(region) else { continue };
+        let Ok(Some(link)) = shared.region_endpoint.link_to(region) else { continue };
         match part_of(shared, &link, &part).await {
             Ok(bytes) => return Ok(bytes),
             Err(_) if failed == ObjectError::Changed => {}
@@ -48,7 +48,7 @@ pub(super) async fn part<R: RegionReach>(
 }
 
 /// Reads a part in a region; checks that it is of the version still.
-async fn part_of<R: RegionReach>(
+async fn part_of<R: RegionAccess>(
     shared: &Shared<R>,
     link: &Link,
     part: &RemotePart,

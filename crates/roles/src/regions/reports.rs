@@ -23,7 +23,7 @@ use tokio::time::sleep;
 
 use super::Shared;
 use crate::limits::{REGION_REPORT_PAUSE_MS, REGION_REPORT_UNKNOWN_MS};
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// Tokens that have moved since each region was told.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Reports {
 }
 
 /// Sends reports. Does not end.
-pub(super) async fn send<R: RegionReach>(shared: Arc<Shared<R>>) {
+pub(super) async fn send<R: RegionAccess>(shared: Arc<Shared<R>>) {
     let (mut busy, mut under_way) = (BTreeSet::new(), FuturesUnordered::new());
     loop {
         for (region, report) in shared.reports.take(&busy) {
@@ -85,7 +85,7 @@ pub(super) async fn send<R: RegionReach>(shared: Arc<Shared<R>>) {
     }
 }
 
-async fn send_to<R: RegionReach>(
+async fn send_to<R: RegionAccess>(
     shared: &Shared<R>,
     region: RegionId,
     report: Report,

@@ -10,20 +10,20 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Shared;
 use crate::blocking;
 use crate::limits::REGION_SETTINGS_MS;
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// See the module's head. Does not end.
-pub(super) async fn take_up<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
+pub(super) async fn take_up<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf) {
     let mut times = interval(Duration::from_millis(REGION_SETTINGS_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
-        let reach = shared.shown.reach();
+        let access = shared.shown.access();
         let taken =
-            take_up_once(&dir, async |asked: Vec<Setting>| reach.take_settings(asked).await);
+            take_up_once(&dir, async |asked: Vec<Setting>| access.take_settings(asked).await);
         let taken = taken.await;
         let shared_or_not =
-            take_up_once(&dir, async |asked: Vec<SharingSetting>| reach.take_sharing(asked).await);
+            take_up_once(&dir, async |asked: Vec<SharingSetting>| access.take_sharing(asked).await);
         if let Err(error) = taken.and(shared_or_not.await) {
             tracing::warn!(%error, "settings that a command asked for are taken up later");
         }

@@ -26,7 +26,7 @@ use futures::stream::FuturesUnordered;
 use futures::{StreamExt, stream};
 use larder_link::AskHome;
 use larder_objects::ObjectError;
-use larder_protocol::region::home::{HomeAnswer, HomeAsk};
+use larder_protocol::region::home::{HomeAnswer, HomeRequest};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Epoch, ObjectKey, OpId, OpSeq, PgId, RegionId, Sharing,
     VersionRow, rows,
@@ -43,7 +43,7 @@ use crate::limits::{
     REGION_RENEW_PAUSE_MS, REGION_RENEW_STUCK_MS, REGION_RENEWS_MAX, REGION_SHARING_MS,
     REGION_SHARING_REASONS_MAX, REGION_SLICE_ROWS_MAX,
 };
-use crate::proxy::{KnownBucket, RegionReach};
+use crate::proxy::{KnownBucket, RegionAccess};
 
 /// The last reason why each bucket is not shared yet, or stays local.
 #[derive(Debug, Default)]
@@ -112,12 +112,12 @@ struct Sharings {
 }
 
 /// Shares what is to be shared. Does not end.
-pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
+pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
     let pause = Duration::from_millis(REGION_SHARING_MS);
     let (mut sharings, mut moved) = (Sharings::default(), state.moved());
     loop {
         moved.mark_seen();
-        let version = shared.shown.reach().map_version();
+        let version = shared.shown.access().map_version();
         let buckets = shared.shown.buckets();
         let sharing = buckets.sharing();
         let is_in = |id: BucketId, step| sharing.iter().any(|it| it.id == id && it.sharing == step);
@@ -139,20 +139,20 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
             }
         }
         let is_awaited = sharings.renewals.values().any(Renewal::waits_for_regions);
-        let news = async {
+        let notifier = async {
             tokio::select! {
                 biased;
-                () = shared.shown.reach().map_passes(version) => {}
+                () = shared.shown.access().map_passes(version) => {}
                 Ok(()) = moved.changed(), if is_awaited => {}
             }
         };
         // A single node's map is looked at regularly, and regions that do not answer are asked again.
-        let _news = timeout(waits, news).await;
+        let _news = timeout(waits, notifier).await;
     }
 }
 
 /// Has other regions have the bucket, unless one of them has one of that name. Returns the time to wait for what comes next.
-async fn open<R: RegionReach>(
+async fn open<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     record: &BucketRecord,
     sharings: &mut Sharings,
@@ -173,10 +173,10 @@ async fn open<R: RegionReach>(
         // A bucket of a region that joined since does not count yet: none of it was passed over.
         None => {
             sharings.renewals.remove(&record.id);
-            shared.shown.reach().share_bucket(record, Sharing::Renewing).await?;
+            shared.shown.access().share_bucket(record, Sharing::Renewing).await?;
         }
         Some(region) => {
-            shared.shown.reach().share_bucket(record, Sharing::Local).await?;
+            shared.shown.access().share_bucket(record, Sharing::Local).await?;
             let why = format!(
                 "region {} has a bucket of this name: it stays local until that one is deleted or local, and you order this again",
                 shared.name_of(region)
@@ -189,7 +189,7 @@ async fn open<R: RegionReach>(
 
 /// Makes sure that no other region has a bucket of the name of one that is local and closed: it would be made here without what was
 /// passed over.
-pub(super) async fn none_elsewhere<R: RegionReach>(
+pub(super) async fn none_elsewhere<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     closed: &BucketRecord,
 ) -> Result<(), ObjectError> {
@@ -212,7 +212,7 @@ pub(super) async fn none_elsewhere<R: RegionReach>(
 }
 
 /// A region that has a bucket of that name, which is not its alone.
-async fn theirs<R: RegionReach>(
+async fn theirs<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     record: &BucketRecord,
 ) -> Result<Option<RegionId>, ObjectError> {
@@ -241,18 +241,18 @@ async fn theirs<R: RegionReach>(
     }
 }
 
-fn live<R: RegionReach>(shared: &Shared<R>) -> BTreeSet<RegionId> {
-    shared.site.members().borrow().live().map(|peer| peer.number).collect()
+fn live<R: RegionAccess>(shared: &Shared<R>) -> BTreeSet<RegionId> {
+    shared.region_endpoint.members().borrow().live().map(|peer| peer.number).collect()
 }
 
 /// Returns true if a region has a bucket of that name that is not its alone.
-async fn has_one<R: RegionReach>(
+async fn has_one<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     region: RegionId,
     record: &BucketRecord,
 ) -> Result<bool, String> {
     let (bucket, own) = (record.name.clone(), shared.shown.own());
-    let asked = AskHome { bucket, ask: HomeAsk::Look, regions: vec![own] };
+    let asked = AskHome { bucket, ask: HomeRequest::Look, regions: vec![own] };
     let answered = async { shared.link_to(region)?.ask_home(asked).await }.await;
     match answered {
         Ok(HomeAnswer::Absent) => Ok(false),
@@ -262,9 +262,9 @@ async fn has_one<R: RegionReach>(
     }
 }
 
-impl<R: RegionReach> Shared<R> {
+impl<R: RegionAccess> Shared<R> {
     fn name_of(&self, region: RegionId) -> String {
-        let members = self.site.members().borrow().clone();
+        let members = self.region_endpoint.members().borrow().clone();
         members.peer(region).map_or_else(|| region.to_string(), |peer| peer.name.to_string())
     }
 
@@ -272,13 +272,13 @@ impl<R: RegionReach> Shared<R> {
     fn forget_reasons_of_sharing(&self) {
         let holds = |bucket: &BucketName, step: Step| {
             let is_it = |it: &BucketRecord| (it.epoch, it.sharing) == step;
-            self.shown.reach().bucket(bucket, is_it).unwrap_or(false)
+            self.shown.access().bucket(bucket, is_it).unwrap_or(false)
         };
         self.unshared.0.lock().retain(|bucket, (step, _)| holds(bucket, *step));
     }
 }
 
-impl<R: RegionReach> SourceState<R> {
+impl<R: RegionAccess> SourceState<R> {
     /// Returns true if each region that is reached has passed the last ops of a renewal, or does not get on.
     fn have_passed(&self, renewal: &mut Renewal) -> bool {
         let shared = self.shared();
@@ -302,7 +302,7 @@ impl<R: RegionReach> SourceState<R> {
 }
 
 /// Renews the next objects of a bucket, and notes that it is shared after the last ones. Returns the time to wait for what comes next.
-async fn renew_some<R: RegionReach>(
+async fn renew_some<R: RegionAccess>(
     state: &SourceState<R>,
     record: &BucketRecord,
     renewals: &mut BTreeMap<BucketId, Renewal>,
@@ -348,7 +348,7 @@ async fn renew_some<R: RegionReach>(
     ended?;
     shared.unshared.forget(&record.name);
     let Some(next) = next else {
-        shared.shown.reach().share_bucket(record, Sharing::All).await?;
+        shared.shown.access().share_bucket(record, Sharing::All).await?;
         tracing::info!(bucket = %record.name, "all its objects are told to the other regions");
         return Ok(0);
     };
@@ -358,7 +358,7 @@ async fn renew_some<R: RegionReach>(
 }
 
 /// Renews a version, if it is still that of the key; returns its PG and the op.
-async fn renew<R: RegionReach>(
+async fn renew<R: RegionAccess>(
     shared: &Shared<R>,
     record: &BucketRecord,
     key: &ObjectKey,
@@ -387,7 +387,7 @@ async fn renew<R: RegionReach>(
 type Versions = (Vec<(ObjectKey, OpId)>, Option<Vec<u8>>);
 
 /// Reads the next versions of a bucket.
-async fn slice<R: RegionReach>(
+async fn slice<R: RegionAccess>(
     shared: &Shared<R>,
     record: &BucketRecord,
     Renewal { heads, from, .. }: &Renewal,

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::TOKENS_PG;
 use super::runs::{Rows, Slice, Span, Unreadable};
 use crate::limits::{REGION_LATE_MS, REGION_LOOK_AGAIN_MS, REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
-use crate::proxy::{JournalAsk, Onward, Proxy, RegionReach, Scan};
+use crate::proxy::{JournalRequest, Proxy, RegionAccess, Scan, ScanStep};
 use crate::wire::JournalShown;
 
 /// A key, and the tombstone of its null version.
@@ -120,7 +120,7 @@ impl Buckets {
 }
 
 /// See the module's head.
-pub(super) struct Shown<R: RegionReach> {
+pub(super) struct Shown<R: RegionAccess> {
     proxy: Arc<Proxy<R>>,
     /// As of a version of the map.
     buckets: Mutex<(u64, Arc<Buckets>)>,
@@ -128,41 +128,41 @@ pub(super) struct Shown<R: RegionReach> {
     late_until: Mutex<Option<Instant>>,
 }
 
-impl<R: RegionReach> Shown<R> {
+impl<R: RegionAccess> Shown<R> {
     pub(super) fn new(proxy: Arc<Proxy<R>>) -> Self {
         let buckets = Mutex::new((u64::MAX, Arc::default()));
         Self { proxy, buckets, late_until: Mutex::default() }
     }
 
-    pub(super) fn reach(&self) -> &R {
-        self.proxy.reach()
+    pub(super) fn access(&self) -> &R {
+        self.proxy.access()
     }
 
     pub(super) fn own(&self) -> RegionId {
-        self.reach().region()
+        self.access().region()
     }
 
     pub(super) fn pg_count(&self) -> u32 {
-        self.reach().pg_count()
+        self.access().pg_count()
     }
 
     /// The PG of a key.
     pub(super) fn pg_of(&self, bucket: BucketId, key: &ObjectKey) -> PgId {
-        self.reach().pg_of(bucket, key)
+        self.access().pg_of(bucket, key)
     }
 
     /// A bucket's id.
     pub(super) fn bucket(&self, name: &BucketName) -> Option<BucketId> {
-        self.reach().bucket(name, |record| record.id)
+        self.access().bucket(name, |record| record.id)
     }
 
     /// All buckets.
     pub(super) fn buckets(&self) -> Arc<Buckets> {
         // Read before the buckets: one that is made meanwhile is seen at the next look.
-        let version = self.reach().map_version();
+        let version = self.access().map_version();
         let mut known = self.buckets.lock();
         if known.0 != version {
-            *known = (version, Arc::new(Buckets::of(self.reach().buckets())));
+            *known = (version, Arc::new(Buckets::of(self.access().buckets())));
         }
         known.1.clone()
     }
@@ -175,7 +175,7 @@ impl<R: RegionReach> Shown<R> {
     /// Returns true if a bucket was deleted; false if it is there, or this process does not know it yet.
     pub(super) fn is_deleted(&self, id: BucketId) -> bool {
         // Asked first: a bucket that is made meanwhile counts as not known.
-        let was_given = self.reach().was_given(id);
+        let was_given = self.access().was_given(id);
         was_given && !self.buckets().all.contains_key(&id)
     }
 
@@ -186,7 +186,7 @@ impl<R: RegionReach> Shown<R> {
         let is_late = self.late_until.lock().is_some_and(|until| begun < until);
         let patience_ms = if is_late { REGION_LOOK_AGAIN_MS } else { REGION_LOOK_MS };
         let deadline = begun + Duration::from_millis(patience_ms);
-        let kept = self.reach().kept(keys, deadline).await;
+        let kept = self.access().kept(keys, deadline).await;
         // A short look says nothing of who is late: a server takes longer than that for a key that is in doubt.
         if !is_late && kept.iter().any(Option::is_none) && Instant::now() >= deadline {
             let until = Instant::now() + Duration::from_millis(REGION_LATE_MS);
@@ -219,9 +219,9 @@ impl<R: RegionReach> Shown<R> {
     /// Reads journals of PGs, without those for which no primary answers now.
     pub(super) async fn journals(
         &self,
-        ask: &JournalAsk,
+        ask: &JournalRequest,
     ) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
-        self.reach().journals(ask).await
+        self.access().journals(ask).await
     }
 
     /// Finds the first outcome of a PG's journal from an op on, up to another.
@@ -231,7 +231,7 @@ impl<R: RegionReach> Shown<R> {
         (from, upto): (OpSeq, OpSeq),
     ) -> Result<Option<OpSeq>, ObjectError> {
         let (from, behind) = (rows::outcome(pg, from), rows::outcome(pg, upto.next()));
-        let found = self.reach().rows_from(pg, from, &behind, 1).await?;
+        let found = self.access().rows_from(pg, from, &behind, 1).await?;
         Ok(found.first().and_then(|(row, _)| rows::parse_outcome(row)).map(|(_, op)| op))
     }
 
@@ -324,12 +324,12 @@ impl<R: RegionReach> Shown<R> {
         V: FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable> + Send,
     {
         let mut failed = None;
-        let scanned = self.reach().scan(scan, |row, value| match visit(row, value) {
-            Ok(ControlFlow::Continue(())) => Onward::Next,
-            Ok(ControlFlow::Break(())) => Onward::Stop,
+        let scanned = self.access().scan(scan, |row, value| match visit(row, value) {
+            Ok(ControlFlow::Continue(())) => ScanStep::Next,
+            Ok(ControlFlow::Break(())) => ScanStep::Stop,
             Err(error) => {
                 failed = Some(error);
-                Onward::Stop
+                ScanStep::Stop
             }
         });
         scanned.await?;
@@ -337,7 +337,7 @@ impl<R: RegionReach> Shown<R> {
     }
 }
 
-impl<R: RegionReach> Rows for Shown<R> {
+impl<R: RegionAccess> Rows for Shown<R> {
     async fn visit<V>(
         &self,
         from: &[u8],

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use larder_link::message::Buckets as Names;
-use larder_link::{Ask, AskAnswer, Declined};
+use larder_link::{Declined, IdsQuery, IdsReply};
 use larder_objects::ObjectError;
 use larder_protocol::limits::REGION_ASK_IDS_MAX;
-use larder_protocol::region::journal::{Batch, Why};
+use larder_protocol::region::journal::{Batch, VoidReason};
 use larder_protocol::region::{Id, Token, Void};
 use larder_types::codec::encode;
 use larder_types::{BucketId, OpSeq, PgId, RegionId};
@@ -23,9 +23,9 @@ use super::reported::Reported;
 use super::runs::Unreadable;
 use super::shown::Buckets;
 use crate::limits::{REGION_KEEP_LIST_MS, REGION_NAMES_MS, REGION_SETTLE_MS};
-use crate::news::{News, NewsWatch};
+use crate::notifier::{Notifier, NotifierWatch};
 use crate::planted::{self, Bug};
-use crate::proxy::{JournalAsk, RegionReach};
+use crate::proxy::{JournalRequest, RegionAccess};
 use crate::wire::Position;
 
 /// Alarm of a region that went back.
@@ -33,18 +33,18 @@ const LOST: &str = "it has changes of this region that this one has lost: was th
                     this region there, and let an empty store join in its place";
 
 /// The state that answers are made from.
-pub(super) struct SourceState<R: RegionReach> {
+pub(super) struct SourceState<R: RegionAccess> {
     shared: Arc<Shared<R>>,
     /// By PG: true once all puts from before the store had a number show, so that its journal may be told.
     is_settled: Vec<AtomicBool>,
     passed: Arc<Mutex<Reported>>,
     /// Tells when a region comes further.
-    moved: News,
+    moved: Notifier,
     /// The buckets as each region was told them last, and when.
     named: Mutex<BTreeMap<RegionId, (Arc<Buckets>, Instant)>>,
 }
 
-impl<R: RegionReach> SourceState<R> {
+impl<R: RegionAccess> SourceState<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let reported = shared.watch.reported();
         let is_settled = (0..shared.shown.pg_count()).map(|_| AtomicBool::new(false)).collect();
@@ -52,7 +52,7 @@ impl<R: RegionReach> SourceState<R> {
             shared,
             is_settled,
             passed: reported,
-            moved: News::default(),
+            moved: Notifier::default(),
             named: Mutex::default(),
         }
     }
@@ -83,7 +83,7 @@ impl<R: RegionReach> SourceState<R> {
     }
 
     /// Tells when a region comes further in a journal.
-    pub(super) fn moved(&self) -> NewsWatch {
+    pub(super) fn moved(&self) -> NotifierWatch {
         self.moved.subscribe()
     }
 
@@ -115,7 +115,7 @@ impl<R: RegionReach> SourceState<R> {
     }
 
     /// Notes of what a region lacks something: of the first outcome behind its token, or of what it has asked for and has not durable.
-    fn note_lacking(&self, from: RegionId, ask: &Ask, lacking: &[(PgId, Option<OpSeq>)]) {
+    fn note_lacking(&self, from: RegionId, ask: &IdsQuery, lacking: &[(PgId, Option<OpSeq>)]) {
         let lacking: BTreeMap<_, _> = lacking.iter().copied().collect();
         let mut passed = self.passed.lock();
         for (pg, behind, durable) in &ask.pgs {
@@ -134,15 +134,15 @@ impl<R: RegionReach> SourceState<R> {
     pub(super) async fn told(
         &self,
         from: RegionId,
-        ask: &Ask,
-    ) -> Result<(AskAnswer, bool), Unreadable> {
+        ask: &IdsQuery,
+    ) -> Result<(IdsReply, bool), Unreadable> {
         self.hear(from);
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
         let ids_max = (ask.ids_max as usize).min(REGION_ASK_IDS_MAX);
-        let journals = JournalAsk { pgs, ids_max, settled: false };
-        let (mut left, mut told) = (ids_max, AskAnswer { pgs: Vec::new(), buckets: Vec::new() });
+        let journals = JournalRequest { pgs, ids_max, settled: false };
+        let (mut left, mut told) = (ids_max, IdsReply { pgs: Vec::new(), buckets: Vec::new() });
         let (mut shown_here, mut lacking) = (Vec::new(), Vec::new());
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
             shown_here.push((pg, shown.applied));
@@ -151,7 +151,7 @@ impl<R: RegionReach> SourceState<R> {
             lacking.push((pg, first_lacked(&batch, behind)));
             if let Ok(batch) = &mut batch {
                 self.leave_out_closed(batch, behind);
-                self.shared.echoes.leave_out(from, &mut batch.ids);
+                self.shared.echo_filter.leave_out(from, &mut batch.ids);
             }
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
             told.pgs.push((pg, batch));
@@ -166,7 +166,7 @@ impl<R: RegionReach> SourceState<R> {
         let is_ahead = |pg| {
             let void =
                 told.pgs.iter().find(|(of, _)| *of == pg).and_then(|(_, it)| it.as_ref().err());
-            void.is_some_and(|void| void.why == Why::Ahead)
+            void.is_some_and(|void| void.why == VoidReason::Ahead)
         };
         if ask.pgs.iter().any(|(pg, ..)| is_ahead(*pg)) {
             self.shared.watch.lost(from, LOST);
@@ -252,19 +252,19 @@ impl<R: RegionReach> SourceState<R> {
 
 /// Lets PGs' journals be told once all puts from before the store had a number show, as no journal has them. Ends when
 /// all may be.
-pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
+pub(super) async fn settle<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
     loop {
         let pgs = (0..shared.shown.pg_count()).map(PgId).filter(|pg| !state.is_settled(*pg));
         let pgs: Vec<_> = pgs.map(|pg| (pg, Token::default())).collect();
         if pgs.is_empty() {
             return;
         }
-        match shared.shown.journals(&JournalAsk { pgs, ids_max: 0, settled: true }).await {
+        match shared.shown.journals(&JournalRequest { pgs, ids_max: 0, settled: true }).await {
             Ok(shown) => {
                 for (pg, _) in shown {
                     state.is_settled[pg.0 as usize].store(true, Ordering::Release);
                 }
-                shared.news.tell();
+                shared.notifier.tell();
             }
             Err(error) => tracing::debug!(%error, "no journal may be told yet"),
         }
@@ -273,18 +273,18 @@ pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
 }
 
 /// Keeps the list of regions outside the directory, too, whenever it changes. Does not end while the site lives.
-pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
-    let mut members = shared.site.members();
+pub(super) async fn keep_list<R: RegionAccess>(shared: Arc<Shared<R>>) {
+    let mut members = shared.region_endpoint.members();
     loop {
         members.mark_unchanged();
-        let known = shared.site.known();
-        let kept = shared.shown.reach().keep_regions(known.known(), encode(&known)).await;
+        let known = shared.region_endpoint.known();
+        let kept = shared.shown.access().keep_regions(known.known(), encode(&known)).await;
         if let Err(error) = kept {
             tracing::debug!(%error, "the list of regions is kept a little later");
             sleep(Duration::from_millis(REGION_KEEP_LIST_MS)).await;
             continue;
         }
-        shared.site.is_kept(&known);
+        shared.region_endpoint.is_kept(&known);
         if members.changed().await.is_err() {
             return;
         }
@@ -315,7 +315,7 @@ fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
 }
 
 /// Returns true if an answer has outcomes, or says that a token is void.
-fn has_news(told: &AskAnswer) -> bool {
+fn has_news(told: &IdsReply) -> bool {
     let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
     told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
 }

@@ -12,7 +12,7 @@ use futures::{StreamExt, stream};
 use larder_link::{FetchSince, FetchStream, Fetched, Link, LinkError};
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
-use larder_protocol::region::entry::{Object, What};
+use larder_protocol::region::entry::{EntryKind, Object};
 use larder_protocol::region::pull::{self, Event};
 use larder_protocol::region::{Base, Entry, Name, Need};
 use larder_types::{Amendments, BucketId, BucketName, ETag, RegionId};
@@ -27,10 +27,10 @@ use crate::limits::{
     REGION_PUTS_BYTES_MAX, REGION_SHOWS_MAX, REGION_TWICE_MS, REGION_WHOLE_BYTES_MAX,
 };
 use crate::planted::{self, Bug};
-use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach};
+use crate::proxy::{ChangeOutcome, KnownBucket, RegionAccess};
 
 /// The bytes of a version, as they come or all at once. Checks at their end that they have its entity tag.
-struct ToldBody<'a> {
+struct RemoteBody<'a> {
     whole: Option<Bytes>,
     rest: Option<&'a mut FetchStream>,
     /// The version that these bytes go on, if they are not all.
@@ -41,7 +41,7 @@ struct ToldBody<'a> {
     md5: Md5,
 }
 
-impl<'a> ToldBody<'a> {
+impl<'a> RemoteBody<'a> {
     fn whole(object: &Object, base: Option<Base>, bytes: Bytes) -> Self {
         Self { whole: Some(bytes), ..Self::of(object, base) }
     }
@@ -66,7 +66,7 @@ impl<'a> ToldBody<'a> {
     }
 }
 
-impl PutBody for ToldBody<'_> {
+impl PutBody for RemoteBody<'_> {
     fn len(&self) -> Option<u64> {
         Some(self.len)
     }
@@ -119,7 +119,7 @@ enum PutOutcome {
 }
 
 /// Fetches entries, and puts them.
-pub(super) async fn fetch<R: RegionReach>(
+pub(super) async fn fetch<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     link: Arc<Link>,
     request: u64,
@@ -155,7 +155,7 @@ pub(super) async fn fetch<R: RegionReach>(
 
 /// Fetches one entry with its bytes, and puts it: true if it is here now, false if the region has it no more. `None` if neither can be
 /// said.
-pub(super) async fn take_one<R: RegionReach>(
+pub(super) async fn take_one<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     link: &Link,
     name: Name,
@@ -168,7 +168,7 @@ pub(super) async fn take_one<R: RegionReach>(
     fetched.ok().and(taking.fetched.entries.first()).map(|(_, entry)| entry.is_some())
 }
 
-struct Taking<R: RegionReach> {
+struct Taking<R: RegionAccess> {
     shared: Arc<Shared<R>>,
     region: RegionId,
     /// Puts under way with their sizes, in tasks of their own: neither they nor readers of their keys wait for the
@@ -182,7 +182,7 @@ struct Taking<R: RegionReach> {
     buckets: BTreeMap<BucketId, (BucketName, KnownBucket)>,
 }
 
-impl<R: RegionReach> Taking<R> {
+impl<R: RegionAccess> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, putting_bytes, buckets) = (JoinSet::new(), 0, BTreeMap::new());
         let (fetched, beaten) = (pull::Fetched::default(), BTreeSet::new());
@@ -303,8 +303,8 @@ impl<R: RegionReach> Taking<R> {
             let mut tries = 0;
             let put = loop {
                 let body = match (&entry.what, &bytes) {
-                    (What::Object(object), Some(bytes)) => {
-                        Some(ToldBody::whole(object, base, bytes.clone()))
+                    (EntryKind::Object(object), Some(bytes)) => {
+                        Some(RemoteBody::whole(object, base, bytes.clone()))
                     }
                     _ => None,
                 };
@@ -329,8 +329,8 @@ impl<R: RegionReach> Taking<R> {
         (name, base): (&Name, Option<Base>),
         entry: Entry,
     ) -> Result<PutOutcome, LinkError> {
-        let What::Object(object) = &entry.what else { return Ok(PutOutcome::Untaken) };
-        let body = ToldBody::coming(object, base, stream);
+        let EntryKind::Object(object) = &entry.what else { return Ok(PutOutcome::Untaken) };
+        let body = RemoteBody::coming(object, base, stream);
         let bucket = self.buckets.get(&name.bucket);
         let put = self.shared.take(bucket, name, &entry, Some(body)).await;
         let given_up = put.as_ref().err().map(|error| format!("it was given up here: {error}"));
@@ -392,7 +392,7 @@ impl<R: RegionReach> Taking<R> {
 }
 
 /// Checks an entry as the machine does. The machine looks later, so an entry refused here must not reach it.
-pub(super) fn is_to_be_taken<R: RegionReach>(
+pub(super) fn is_to_be_taken<R: RegionAccess>(
     shared: &Shared<R>,
     region: RegionId,
     name: &Name,
@@ -400,7 +400,7 @@ pub(super) fn is_to_be_taken<R: RegionReach>(
 ) -> bool {
     let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
     // An append makes a version (ADR 53): no store has pieces that were joined.
-    let has_pieces = matches!(&entry.what, What::Object(object) if !object.pieces.is_empty());
+    let has_pieces = matches!(&entry.what, EntryKind::Object(object) if !object.pieces.is_empty());
     if has_pieces || !entry.is_sound(name.slot) {
         shared.watch.unsound(region);
         return false;
@@ -419,13 +419,13 @@ fn base_of(need: Need, size: u64, bytes: u64) -> Option<Base> {
 }
 
 /// Waits until the puts of a key show.
-async fn shows<R: RegionReach>(
+async fn shows<R: RegionAccess>(
     shared: Arc<Shared<R>>,
     name: Name,
     entry: Option<Entry>,
 ) -> (Name, Option<Entry>, Result<(), ObjectError>) {
     let shown = match entry {
-        Some(_) => shared.proxy.reach().shows(name.bucket, &name.key).await,
+        Some(_) => shared.proxy.access().shows(name.bucket, &name.key).await,
         None => Ok(()),
     };
     (name, entry, shown)
@@ -447,7 +447,7 @@ async fn read_whole(stream: &mut FetchStream, bytes: u64) -> Result<Bytes, LinkE
     Ok(whole.freeze())
 }
 
-impl<R: RegionReach> Shared<R> {
+impl<R: RegionAccess> Shared<R> {
     /// Counts a put's result, which is true if what was here beats the entry.
     fn ended(
         &self,
@@ -477,7 +477,7 @@ impl<R: RegionReach> Shared<R> {
     pub(super) fn known_bucket(&self, id: BucketId) -> Option<(BucketName, KnownBucket)> {
         let buckets = self.shown.buckets();
         let name = buckets.all().get(&id).filter(|_| !buckets.local().contains(&id))?;
-        let known = self.shown.reach().bucket(name, KnownBucket::of)?;
+        let known = self.shown.access().bucket(name, KnownBucket::of)?;
         (known.id == id).then(|| (name.clone(), known))
     }
 
@@ -502,12 +502,12 @@ impl<R: RegionReach> Shared<R> {
         bucket: Option<&(BucketName, KnownBucket)>,
         name: &Name,
         entry: &Entry,
-        body: Option<ToldBody<'_>>,
+        body: Option<RemoteBody<'_>>,
     ) -> Result<bool, ObjectError> {
         let (bucket, known) = bucket.ok_or(ObjectError::NoSuchBucket)?;
         let bucket = (bucket, *known);
         match &entry.what {
-            What::Object(object) => {
+            EntryKind::Object(object) => {
                 let mut is_beaten = true;
                 if let Some(body) = body {
                     let told = (entry, &**object);
@@ -530,12 +530,12 @@ impl<R: RegionReach> Shared<R> {
                 }
                 Ok(is_beaten)
             }
-            What::Purged => {
+            EntryKind::Purged => {
                 let purged = (entry.at, entry.origin);
                 let ended = self.proxy.purge_told(bucket, &name.key, purged).await?;
                 Ok(ended == ChangeOutcome::Beaten)
             }
-            What::Marker => {
+            EntryKind::Marker => {
                 Err(ObjectError::Unsupported { what: "delete markers of another region" })
             }
         }

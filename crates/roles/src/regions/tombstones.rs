@@ -30,7 +30,7 @@ use crate::limits::{
     REGION_FREE_MS, REGION_FREE_PASSES_MAX, REGION_FREE_PAUSE_MS, REGION_FREES_MAX,
 };
 use crate::planted::{self, Bug};
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// Positions in this store's journals that all other regions have passed, as of some time ago: of longer than a list takes.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl PassedBefore {
 }
 
 /// Frees tombstones that may go, a few at a time. Does not end.
-pub(super) async fn free<R: RegionReach>(
+pub(super) async fn free<R: RegionAccess>(
     shared: Arc<Shared<R>>,
     state: Arc<SourceState<R>>,
     inbox: Inbox,
@@ -106,11 +106,11 @@ pub(super) async fn free<R: RegionReach>(
 }
 
 /// The positions that all other regions have passed now.
-fn passed_by_all<R: RegionReach>(
+fn passed_by_all<R: RegionAccess>(
     shared: &Shared<R>,
     state: &SourceState<R>,
 ) -> BTreeMap<PgId, OpSeq> {
-    let members = shared.site.members().borrow().clone();
+    let members = shared.region_endpoint.members().borrow().clone();
     let of = |pg| {
         let others = members.live().map(|peer| peer.number);
         Some((pg, state.passed_by_all(others, pg)?))
@@ -119,7 +119,7 @@ fn passed_by_all<R: RegionReach>(
 }
 
 /// Frees what may go among the next tombstones; returns where to go on, unless these were the last.
-async fn look<R: RegionReach>(
+async fn look<R: RegionAccess>(
     shared: &Shared<R>,
     state: &SourceState<R>,
     (inbox, before): (&Inbox, &PassedBefore),
@@ -165,7 +165,7 @@ async fn look<R: RegionReach>(
     Ok(next)
 }
 
-async fn free_all<R: RegionReach>(
+async fn free_all<R: RegionAccess>(
     shared: &Shared<R>,
     may_go: Vec<(PgId, FreedTombstone)>,
 ) -> Result<(), ObjectError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_link::{Later, LinkError, OldestChange, PeerStatus, RegionStatus, Site};
+use larder_link::{Later, LinkError, OldestChange, PeerStatus, RegionEndpoint, RegionStatus};
 use larder_objects::ObjectError;
 use larder_protocol::region::{Base, Name};
 use larder_types::{BucketName, PgId, RegionId};
@@ -18,7 +18,7 @@ use super::reported::{Lacks, Reported};
 use crate::blocking;
 use crate::clock::now_ms;
 use crate::limits::{REGION_FAILED_MAX, REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// Counters of the exchange between regions, for metrics.
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ impl RegionCounters {
 
 /// The lag behind a region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Behind {
+pub(super) struct ReplicationLag {
     pub(super) operations: u64,
     pub(super) bytes: u64,
     /// Clock of the oldest wanted entry, in milliseconds.
@@ -126,7 +126,7 @@ pub(super) struct Behind {
 
 #[derive(Debug)]
 struct Seen {
-    behind: Behind,
+    behind: ReplicationLag,
     /// False until the machine has reported the lag: 0 counts only then.
     is_known: bool,
     unreachable: Option<String>,
@@ -164,7 +164,7 @@ impl Seen {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            behind: Behind::default(),
+            behind: ReplicationLag::default(),
             is_known: false,
             unreachable: None,
             is_away: false,
@@ -319,7 +319,7 @@ impl Watch {
         });
     }
 
-    pub(super) fn set_behind(&self, region: RegionId, behind: Behind) {
+    pub(super) fn set_behind(&self, region: RegionId, behind: ReplicationLag) {
         self.of(region, |seen| {
             let comes_closer = behind.operations < seen.behind.operations;
             if behind.operations == 0 || comes_closer {
@@ -354,11 +354,11 @@ impl Watch {
     /// Discards the numbers seen last, and shows why they no longer hold.
     pub(super) fn discard_lag(&self, region: RegionId, why: &str) {
         self.show(region, why.to_owned());
-        self.of(region, |seen| (seen.behind, seen.is_known) = (Behind::default(), false));
+        self.of(region, |seen| (seen.behind, seen.is_known) = (ReplicationLag::default(), false));
     }
 
-    pub(super) fn status(&self, site: &Site) -> RegionStatus {
-        let members = site.members().borrow().clone();
+    pub(super) fn status(&self, region_endpoint: &RegionEndpoint) -> RegionStatus {
+        let members = region_endpoint.members().borrow().clone();
         let mut peers = Vec::new();
         for peer in members.live() {
             let mut status = self.of(peer.number, status_of);
@@ -385,7 +385,7 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
         seen.rate = (seen.bytes - bytes) as f64 / passed.as_secs_f64();
         seen.counted = (seen.bytes, Instant::now());
     }
-    let Behind { operations, bytes, oldest_ms, is_comparing, .. } = seen.behind;
+    let ReplicationLag { operations, bytes, oldest_ms, is_comparing, .. } = seen.behind;
     let waits = operations > 0 && seen.waits_since.elapsed().as_millis() as u64 > REGION_STUCK_MS;
     let never = (!seen.is_known).then(|| "it was not reached yet since the start".to_owned());
     let silent = seen
@@ -415,13 +415,13 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
 }
 
 /// Writes the status where `larder region status` reads it. Does not end.
-pub(super) async fn keep_writing_status<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
+pub(super) async fn keep_writing_status<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf) {
     let mut times = interval(Duration::from_millis(REGION_STATUS_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
-        let (mut status, dir) = (shared.watch.status(&shared.site), dir.clone());
-        status.homes = shared.homes.status(shared.shown.reach().buckets());
+        let (mut status, dir) = (shared.watch.status(&shared.region_endpoint), dir.clone());
+        status.homes = shared.homes.status(shared.shown.access().buckets());
         status.unshared = shared.unshared.status();
         let written = blocking::run(move || status.write(&dir)).await;
         if let Ok(Err(error)) = written {

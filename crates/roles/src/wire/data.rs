@@ -139,9 +139,9 @@ pub enum DataReply {
     UnreadableAnd(Report),
     /// To [`DataCall::Copy`], with the holders whose own copy does not verify.
     Copied(CopyEnd, Vec<ServerId>),
-    /// To [`DataCall::Counts`]; payload: a [`CountsNow`](crate::breakdown::CountsNow), encoded.
+    /// To [`DataCall::Counts`]; payload: a [`CountsStatus`](crate::breakdown::CountsStatus), encoded.
     Counts,
-    /// To [`DataCall::Room`]; payload: a [`RoomNow`](crate::progress::RoomNow), encoded.
+    /// To [`DataCall::Room`]; payload: a [`DiskRoomStatus`](crate::progress::DiskRoomStatus), encoded.
     Room,
 }
 

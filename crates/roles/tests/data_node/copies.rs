@@ -1,6 +1,6 @@
 //! Copies that a data server makes of what it or another holds.
 
-use larder_roles::breakdown::CountsNow;
+use larder_roles::breakdown::CountsStatus;
 use larder_roles::wire::{CopyEnd, CopyOrder};
 use larder_types::codec::decode;
 
@@ -84,7 +84,7 @@ async fn a_copy_is_made_of_what_another_data_server_holds() {
 async fn counted(of: &Served) -> Vec<(String, String, u64, u64)> {
     let (reply, payload) = of.call(DataCall::Counts, b"").await;
     assert_eq!(reply, DataReply::Counts);
-    let CountsNow { counts, .. } = decode("counts", &payload).unwrap();
+    let CountsStatus { counts, .. } = decode("counts", &payload).unwrap();
     assert!(counts.iter().all(|it| it.table == "disk"), "{counts:?}");
     counts.into_iter().map(|it| (it.kind, it.size, it.ops, it.bytes)).collect()
 }

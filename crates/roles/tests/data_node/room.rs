@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 use larder_env::rng::unique_u64;
 use larder_env::{Disk, OpenMode, RealDisk};
-use larder_roles::progress::{FileNow, RoomNow};
+use larder_roles::progress::{DiskRoomStatus, FileStatus};
 use larder_types::codec::decode;
 
 use super::*;
@@ -18,12 +18,12 @@ async fn the_room_of_a_disk_is_that_of_its_file_system() {
     let room = async || {
         let (reply, payload) = served.call(DataCall::Room, b"").await;
         assert_eq!(reply, DataReply::Room);
-        decode::<RoomNow>("room", &payload).unwrap()
+        decode::<DiskRoomStatus>("room", &payload).unwrap()
     };
     let before = room().await;
     assert_eq!((before.disk, before.file.map(|file| file.held)), (served.disk.0, Some(0)));
     assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
-    let FileNow { held, spare } = room().await.file.expect("it is no device");
+    let FileStatus { held, spare } = room().await.file.expect("it is no device");
     assert_eq!(held, 1 << 20, "the least by which a physical volume grows");
     assert_eq!(spare, served.node.server().spare_bytes());
     // Operators ask with whatever certificate their machine has.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use larder_env::clock::uptime_ms;
 use larder_protocol::{Answer, Call, Refusal};
-use larder_roles::breakdown::CountsNow;
+use larder_roles::breakdown::CountsStatus;
 use larder_roles::wire::{MetaCall, MetaReply};
 use larder_types::codec::decode;
 use larder_types::{
@@ -16,7 +16,7 @@ use super::support::{BUCKET, Cluster, PG, data, inline, put, put_to, request, un
 async fn counted(cluster: &Cluster, of: ServerId) -> BTreeMap<String, u64> {
     let (reply, payload) = cluster.ask(of, MetaCall::Counts).await.unwrap();
     assert_eq!(reply, MetaReply::Counts);
-    let CountsNow { counts, .. } = decode("counts", &payload).unwrap();
+    let CountsStatus { counts, .. } = decode("counts", &payload).unwrap();
     assert!(counts.iter().all(|it| it.table == "meta" && it.size.is_empty()), "{counts:?}");
     counts.into_iter().map(|it| (it.kind, it.ops)).collect()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use larder_kv::{Batch, Kv, KvReader};
 use larder_protocol::Answer;
-use larder_roles::progress::DigestsNow;
+use larder_roles::progress::DigestsStatus;
 use larder_types::codec::{decode, encode};
 use larder_types::{ObjectKey, ServerId, VersionRow, rows};
 
@@ -35,7 +35,7 @@ impl Cluster {
     }
 
     /// The primary's knowledge of comparisons.
-    async fn digests(&self) -> DigestsNow {
+    async fn digests(&self) -> DigestsStatus {
         self.progress(self.leads(PG).1).await.digests.unwrap()
     }
 

@@ -120,7 +120,7 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
         // Bytes may well end a session.
         let session = SessionId(number / SERVED_EACH);
         if number.is_multiple_of(SERVED_EACH) {
-            cluster.desk.begin_session(session);
+            cluster.stand_in.begin_session(session);
         }
         let good = calls(cluster.leads(PG).0, session, number);
         let mut corpus = golden.clone();
@@ -193,7 +193,7 @@ async fn a_row_whose_key_is_too_long_is_not_looked_for() {
     let (before, row) = (panics(), vec![b'V'; 70_000]);
     let get = MetaCall::GetRow { pg: PG, view, row: row.clone() };
     assert!(cluster.ask(to, get).await.is_none(), "it has no answer");
-    let (pgs, map, settled) = (vec![(PG, view)], cluster.desk.map().version, false);
+    let (pgs, map, settled) = (vec![(PG, view)], cluster.stand_in.map().version, false);
     let scan = MetaCall::Scan { pgs, map, settled, from: row.clone(), to: None, count_max: 1 };
     assert!(cluster.ask(to, scan).await.is_none(), "it has no answer");
     let peer: Peer<MetaService> =
@@ -240,7 +240,7 @@ type Said = (MetaMessage, Bytes);
 /// A primary hears of its group's volumes, as if from a manager.
 async fn hears_of_volumes(cluster: &Cluster, lvs: Vec<(LvId, LvRecord)>) {
     let (view, primary) = cluster.leads(PG);
-    let map = cluster.desk.map();
+    let map = cluster.stand_in.map();
     let (boot, version) = (map.servers[&primary].boot, map.version);
     let (boots, sessions) = (Vec::new(), Vec::new());
     let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
@@ -272,7 +272,7 @@ async fn a_volume_that_no_manager_decides_on_is_not_stepped() {
     let cluster = Cluster::start(1).await;
     let before = panics();
     cluster.put_data(PG, put(request(1), "good", data())).await;
-    let map = cluster.desk.map();
+    let map = cluster.stand_in.map();
     let known = map.lv(LvId(0)).unwrap();
     let mut crowded = known.clone();
     crowded.replicas = vec![known.replicas[0]; REPLICAS_MAX + 1];
@@ -301,7 +301,7 @@ async fn nothing_is_remembered_of_sessions_that_are_not_the_senders() {
     cluster.shows(to, &["good".to_owned()]).await;
     let row = rows::version(BUCKET, &ObjectKey::new("bad").unwrap(), rows::UNVERSIONED);
     assert_eq!(cluster.meta(to).kv().get(&row).unwrap(), None);
-    cluster.desk.begin_session(unknown.session);
+    cluster.stand_in.begin_session(unknown.session);
     let opened = cluster.call(PG, put(unknown, "late", inline())).await;
     assert!(matches!(opened, Answer::Done { .. }), "the newer map has come: {opened:?}");
 }
@@ -312,7 +312,7 @@ async fn a_volume_that_is_described_twice_is_not_stepped() {
     let cluster = Cluster::start(1).await;
     let before = panics();
     cluster.put_data(PG, put(request(1), "good", data())).await;
-    let map = cluster.desk.map();
+    let map = cluster.stand_in.map();
     let known = map.lv(LvId(0)).unwrap();
     let mut wide = known.clone();
     wide.replicas = vec![known.replicas[0]; 2];

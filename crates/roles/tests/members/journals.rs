@@ -2,11 +2,11 @@
 //! and keys as they are kept.
 
 use larder_protocol::manager::state::RegionRecord;
-use larder_protocol::region::journal::Why;
-use larder_protocol::region::{KeyRows, Token, Told};
+use larder_protocol::region::journal::VoidReason;
+use larder_protocol::region::{KeyRows, RemoteChange, Token};
 use larder_protocol::{Answer, Call, Refusal};
 use larder_roles::limits::{JOURNALS_MAX, KEPT_KEYS_MAX, REGION_QUIET_OPS};
-use larder_roles::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaMessage, MetaReply};
+use larder_roles::wire::{JournalReply, JournalShown, KeyReply, MetaCall, MetaMessage, MetaReply};
 use larder_types::codec::decode;
 use larder_types::{
     Condition, Epoch, ObjectKey, OpSeq, Passed, PgId, RegionId, Request, ServerId, SessionId, View,
@@ -17,13 +17,13 @@ use super::support::{BUCKET, Cluster, PG, SESSION, data, inline, put, request, u
 const REGION: RegionRecord = RegionRecord { number: RegionId(3), fingerprint: [7; 32] };
 
 fn become_region(cluster: &Cluster) {
-    cluster.desk.claim(REGION);
+    cluster.stand_in.claim(REGION);
 }
 
 /// A call that only a gateway makes.
 fn note(request: Request) -> Call {
     let passed = vec![Passed { region: RegionId(9), pg: PgId(4), through: OpSeq(7) }];
-    Call::Told(Box::new(Told::Note { request, passed, forgotten: None }))
+    Call::RemoteChange(Box::new(RemoteChange::Note { request, passed, forgotten: None }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +33,7 @@ async fn a_gateway_that_is_none_any_more_is_refused_and_puts_as_any_other() {
     let noted = cluster.call(PG, note(request(1))).await;
     assert!(matches!(noted, Answer::Done { .. }), "{noted:?}");
     let session = SessionId(77);
-    cluster.desk.another_gateway(REGION, session);
+    cluster.stand_in.another_gateway(REGION, session);
     let late = cluster.call(PG, note(request(2))).await;
     assert_eq!(late, Answer::Refused(Refusal::Finished), "its session is over");
     let of_next = |number| Request { session, ..request(number) };
@@ -50,7 +50,7 @@ fn journals(
     (settled, wait_ms): (bool, u32),
 ) -> MetaCall {
     let pgs = vec![(PG, view, Token { through: OpSeq(token) })];
-    let map = cluster.desk.map().version;
+    let map = cluster.stand_in.map().version;
     MetaCall::Journals { pgs, map, ids_max: 100, settled, wait_ms }
 }
 
@@ -59,9 +59,9 @@ async fn asked(cluster: &Cluster, token: u64, how: (bool, u32)) -> Option<Journa
     let (view, to) = cluster.leads(PG);
     match cluster.ask(to, journals(cluster, view, token, how)).await? {
         (MetaReply::Journals, payload) => {
-            let mut now: Vec<(PgId, JournalNow)> = decode("journals", &payload).unwrap();
+            let mut now: Vec<(PgId, JournalReply)> = decode("journals", &payload).unwrap();
             match now.pop().unwrap() {
-                (PG, JournalNow::Shows(shown)) => Some(shown),
+                (PG, JournalReply::Shows(shown)) => Some(shown),
                 _ => None,
             }
         }
@@ -100,7 +100,7 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
     let void = first.told.unwrap_err();
     assert_eq!(
         (void.why, void.resume.through),
-        (Why::Overrun, first.applied),
+        (VoidReason::Overrun, first.applied),
         "there is no journal of that"
     );
     put_inline(&cluster, 2, "one").await;
@@ -121,12 +121,12 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
     assert_eq!(told(&shown(&cluster, token, (false, 2000)).await).0, ["three"]);
     // An op that no log has was lost.
     let ahead = shown(&cluster, token + 1000, (false, 0)).await;
-    assert_eq!(ahead.told.unwrap_err().why, Why::Ahead);
+    assert_eq!(ahead.told.unwrap_err().why, VoidReason::Ahead);
     let (later, to) = cluster.leads(PG);
     let over =
         cluster.ask(to, journals(&cluster, View(later.0 - 1), token, (false, 0))).await.unwrap();
-    let now: Vec<(PgId, JournalNow)> = decode("journals", &over.1).unwrap();
-    assert_eq!(now, [(PG, JournalNow::NotNow)], "that view is over");
+    let now: Vec<(PgId, JournalReply)> = decode("journals", &over.1).unwrap();
+    assert_eq!(now, [(PG, JournalReply::NotNow)], "that view is over");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,7 +193,7 @@ async fn what_was_put_without_a_number_shows_before_a_journal_is_told() {
     assert_eq!(cluster.meta(primary).gauges(PG).open_puts, 1);
     let now = shown(&cluster, 0, (true, 0)).await;
     assert_eq!(cluster.meta(primary).gauges(PG).open_puts, 0, "it is told of at {}", now.applied.0);
-    assert!(matches!(kept(&cluster, &["pending"]).await[..], [KeptNow::Rows(Some(_), None)]));
+    assert!(matches!(kept(&cluster, &["pending"]).await[..], [KeyReply::Rows(Some(_), None)]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +215,7 @@ async fn an_ask_waits_for_news_and_no_longer_than_it_says() {
 }
 
 /// The primary's answer on keys.
-async fn kept(cluster: &Cluster, keys: &[&str]) -> Vec<KeptNow> {
+async fn kept(cluster: &Cluster, keys: &[&str]) -> Vec<KeyReply> {
     let (view, to) = cluster.leads(PG);
     let keys = keys.iter().map(|key| (BUCKET, ObjectKey::new(key).unwrap())).collect();
     match cluster.ask(to, MetaCall::Kept { pgs: vec![(PG, view)], keys }).await {
@@ -237,12 +237,12 @@ async fn keys_are_kept_with_all_that_was_taken_of_them() {
     let delete = Call::Delete { request: request_3, bucket, epoch, key, condition };
     assert!(matches!(cluster.call(PG, delete).await, Answer::Done { .. }));
     let now = kept(&cluster, &["object", "deleted", "never"]).await;
-    let rows = |now: &KeptNow| match now {
-        KeptNow::Rows(version, tombstone) => {
+    let rows = |now: &KeyReply| match now {
+        KeyReply::Rows(version, tombstone) => {
             let kept = KeyRows::of_values(version.as_deref(), tombstone.as_deref()).unwrap();
             (kept.version.is_some(), kept.tombstone.map(|it| it.at.region))
         }
-        KeptNow::NotNow | KeptNow::Unknown => panic!("each key is settled"),
+        KeyReply::NotNow | KeyReply::Unknown => panic!("each key is settled"),
     };
     let now: Vec<_> = now.iter().map(rows).collect();
     assert_eq!(now, [(true, None), (false, Some(RegionId(3))), (false, None)]);
@@ -251,7 +251,7 @@ async fn keys_are_kept_with_all_that_was_taken_of_them() {
     for pgs in [vec![(PG, View(view.0 + 1))], vec![]] {
         let keys = vec![(BUCKET, ObjectKey::new("object").unwrap())];
         let (_, payload) = cluster.ask(to, MetaCall::Kept { pgs, keys }).await.unwrap();
-        assert_eq!(decode::<Vec<KeptNow>>("kept keys", &payload).unwrap(), [KeptNow::NotNow]);
+        assert_eq!(decode::<Vec<KeyReply>>("kept keys", &payload).unwrap(), [KeyReply::NotNow]);
     }
 }
 
@@ -267,7 +267,7 @@ async fn a_key_of_a_put_that_goes_on_holds_up_no_other() {
     let (_, primary) = cluster.leads(PG);
     cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
     let now = kept(&cluster, &["pending", "object"]).await;
-    assert!(matches!(now[..], [KeptNow::Unknown, KeptNow::Rows(Some(_), None)]), "{now:?}");
+    assert!(matches!(now[..], [KeyReply::Unknown, KeyReply::Rows(Some(_), None)]), "{now:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -275,7 +275,7 @@ async fn asks_out_of_bounds_have_no_answer() {
     let cluster = Cluster::start(1).await;
     become_region(&cluster);
     let (view, to) = cluster.leads(PG);
-    let map = cluster.desk.map().version;
+    let map = cluster.stand_in.map().version;
     let journals = |pg: u32, count: usize| {
         let pgs = vec![(PgId(pg), view, Token::default()); count];
         MetaCall::Journals { pgs, map, ids_max: u32::MAX, settled: true, wait_ms: u32::MAX }
@@ -301,5 +301,5 @@ async fn asks_out_of_bounds_have_no_answer() {
     assert_eq!(answered, Some(MetaReply::Refused(Refusal::Busy)));
     put_inline(&cluster, 1, "a").await;
     let many = cluster.ask(ServerId(to.0), kept(KEPT_KEYS_MAX)).await.unwrap();
-    assert_eq!(decode::<Vec<KeptNow>>("kept keys", &many.1).unwrap().len(), KEPT_KEYS_MAX);
+    assert_eq!(decode::<Vec<KeyReply>>("kept keys", &many.1).unwrap().len(), KEPT_KEYS_MAX);
 }

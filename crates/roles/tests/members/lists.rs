@@ -30,7 +30,7 @@ async fn page(
 ) -> Result<(Vec<String>, Option<Vec<u8>>), Refusal> {
     // The proxy lives.
     cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
-    let map = cluster.desk.map().version;
+    let map = cluster.stand_in.map().version;
     let (page, next) = cluster.page_under(map, &[PG], primary, from, 10).await?;
     let name = |row: &[u8]| rows::parse_keyed(row).unwrap().1.as_str().to_owned();
     Ok((page.iter().map(|(row, _)| name(row)).collect(), next))
@@ -40,7 +40,7 @@ async fn page(
 async fn a_list_waits_only_for_puts_that_could_be_on_its_page() {
     let (cluster, primary, _) = pending().await;
     let another = BucketName::new("another").unwrap();
-    cluster.desk.apply(Command::CreateBucket(another, None, 0)).unwrap();
+    cluster.stand_in.apply(Command::CreateBucket(another, None, 0)).unwrap();
     let other_bucket = rows::bucket(b'V', BucketId(BUCKET.0 + 1));
     assert_eq!(page(&cluster, primary, other_bucket).await, Ok((vec![], None)));
     let behind = rows::key_prefix(b'V', BUCKET, b"n");
@@ -55,13 +55,13 @@ async fn a_bucket_is_found_empty_beside_a_pending_put_into_another() {
     let (cluster, primary, _) = pending().await;
     for (name, bucket) in [("next", BUCKET.0 + 1), ("behind", BUCKET.0 + 2)] {
         let name = BucketName::new(name).unwrap();
-        cluster.desk.apply(Command::CreateBucket(name, None, 0)).unwrap();
+        cluster.stand_in.apply(Command::CreateBucket(name, None, 0)).unwrap();
         let bucket = BucketId(bucket);
         cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
         let from = rows::bucket(b'V', bucket);
         let to = rows::prefix_end(&from);
         let pgs = vec![(PG, cluster.leads(PG).0)];
-        let map = cluster.desk.map().version;
+        let map = cluster.stand_in.map().version;
         let call = MetaCall::Scan { pgs, map, settled: true, from, to, count_max: 1 };
         let reply = cluster.ask(primary, call).await.map(|(reply, _)| reply);
         assert_eq!(reply, Some(MetaReply::Rows(None)), "{bucket:?}");

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod counts;
-mod desk;
 mod digests;
 mod hostile;
 mod journals;
@@ -12,6 +11,7 @@ mod lists;
 mod raw;
 mod reading;
 mod stalls;
+mod stand_in;
 mod support;
 
 use std::collections::BTreeSet;
@@ -157,7 +157,7 @@ async fn a_put_to_a_bucket_that_is_being_deleted_is_refused() {
     let cluster = Cluster::start(1).await;
     let answer = cluster.call(PG, put(request(1), "early", inline())).await;
     assert!(matches!(answer, Answer::Done { .. }));
-    cluster.desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
+    cluster.stand_in.apply(Command::BeginDeletion(stand_in::bucket())).unwrap();
     let late = cluster.call(PG, put(request(2), "late", inline())).await;
     assert_eq!(late, Answer::Refused(Refusal::StaleBucket));
     let again = cluster.call(PG, put(request(2), "late", inline())).await;
@@ -175,18 +175,18 @@ async fn that_a_key_is_not_there_is_said_of_a_live_bucket_alone() {
         found.map(|row| row.is_some())
     };
     assert_eq!((find("key").await, find("none").await), (Ok(true), Ok(false)));
-    cluster.desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
+    cluster.stand_in.apply(Command::BeginDeletion(stand_in::bucket())).unwrap();
     assert_eq!((find("key").await, find("none").await), (Ok(true), Err(Refusal::StaleBucket)));
 
     let scan = async || {
-        let map = cluster.desk.map().version;
+        let map = cluster.stand_in.map().version;
         let behind = rows::key_prefix(b'V', BUCKET, b"l");
         let page = cluster.page_under(map, &[PG], primary, behind, 10).await;
         page.map(|(rows, _)| rows.len())
     };
     assert_eq!(scan().await, Ok(0), "whether it is empty is asked of a bucket that is marked");
-    let epoch = cluster.desk.map().buckets[&desk::bucket()].epoch;
-    cluster.desk.apply(Command::EndDeletion(desk::bucket(), epoch, true)).unwrap();
+    let epoch = cluster.stand_in.map().buckets[&stand_in::bucket()].epoch;
+    cluster.stand_in.apply(Command::EndDeletion(stand_in::bucket(), epoch, true)).unwrap();
     assert_eq!(scan().await, Err(Refusal::StaleBucket));
     assert_eq!(find("none").await, Err(Refusal::StaleBucket));
 }
@@ -194,11 +194,11 @@ async fn that_a_key_is_not_there_is_said_of_a_live_bucket_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_that_a_primary_has_not_heard_of_is_not_gone() {
     let cluster = Cluster::start(1).await;
-    cluster.desk.hold_map();
+    cluster.stand_in.hold_map();
     let name = BucketName::new("another").unwrap();
-    cluster.desk.apply(Command::CreateBucket(name, None, 0)).unwrap();
+    cluster.stand_in.apply(Command::CreateBucket(name, None, 0)).unwrap();
     let (bucket, key) = (BucketId(BUCKET.0 + 1), ObjectKey::new("none").unwrap());
-    let pg = pg_of(bucket, &key, cluster.desk.map().pgs.len() as u32);
+    let pg = pg_of(bucket, &key, cluster.stand_in.map().pgs.len() as u32);
     let (view, primary) = cluster.leads(pg);
     let found = cluster.ask(primary, MetaCall::Find { pg, view, bucket, key }).await;
     assert_eq!(found.map(|(reply, _)| reply), Some(MetaReply::Found(None)));
@@ -208,21 +208,21 @@ async fn a_bucket_that_a_primary_has_not_heard_of_is_not_gone() {
 async fn the_next_primary_takes_no_put_to_a_bucket_that_the_one_before_found_empty() {
     let mut cluster = Cluster::start(1).await;
     let (view, primary) = cluster.leads(PG);
-    let desk = cluster.desk.clone();
+    let stand_in = cluster.stand_in.clone();
     // The others do not hear of the mark, under which the primary looks whether the bucket is empty.
-    desk.hold_map();
-    desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
-    let marked = desk.map().version;
+    stand_in.hold_map();
+    stand_in.apply(Command::BeginDeletion(stand_in::bucket())).unwrap();
+    let marked = stand_in.map().version;
     cluster.end(primary).await;
     until("the next primary is told by which map it is to serve", async || {
-        *desk.told_of.borrow() >= marked
+        *stand_in.told_of.borrow() >= marked
     })
     .await;
     let (next_view, next) = cluster.leads(PG);
     assert!(next_view > view && next != primary);
     let early = cluster.call_in(PG, next_view, next, put(request(1), "early", inline())).await;
     assert!(matches!(early, Answer::Refused(_)), "it does not serve yet: {early:?}");
-    desk.show_map();
+    stand_in.show_map();
     cluster.serving(PG, next_view).await;
     let late = cluster.call(PG, put(request(2), "late", inline())).await;
     assert_eq!(late, Answer::Refused(Refusal::StaleBucket));
@@ -237,7 +237,7 @@ async fn a_proxy_gives_no_orders() {
         view: View(view.0 + 100),
         members: vec![primary],
         learners: Vec::new(),
-        boot: cluster.desk.map().servers[&primary].boot,
+        boot: cluster.stand_in.map().servers[&primary].boot,
     };
     cluster.say(primary, MetaMessage::Manager(order));
     let answer = cluster.call_in(PG, view, primary, put(request(1), "key", inline())).await;
@@ -308,7 +308,7 @@ async fn a_primary_tells_what_is_there_only_under_a_lease() {
         cluster.call(PG, put(request(1), "key", inline())).await,
         Answer::Done { .. }
     ));
-    cluster.desk.keeps_leases.store(true, Ordering::Relaxed);
+    cluster.stand_in.keeps_leases.store(true, Ordering::Relaxed);
     until("the lease runs out", async || {
         cluster.find(PG, view, primary, "key").await == Err(Refusal::NotPrimary)
     })
@@ -333,7 +333,7 @@ async fn a_primary_tells_what_is_there_only_under_a_lease() {
         cluster.call(PG, put(request(3), "other", inline())).await,
         Answer::Done { .. }
     ));
-    cluster.desk.keeps_leases.store(false, Ordering::Relaxed);
+    cluster.stand_in.keeps_leases.store(false, Ordering::Relaxed);
     until("it has a lease again", async || {
         matches!(cluster.find(PG, view, primary, "other").await, Ok(Some(_)))
     })
@@ -374,14 +374,14 @@ async fn a_scan_is_answered_under_the_map_that_its_asker_has_or_a_newer_one() {
         cluster.page_under(map, &pgs, to, b"V".to_vec(), page).await.map(|_| ())
     };
     until("the primary answers under the map that there is", async || {
-        under(cluster.desk.map().version).await.is_ok()
+        under(cluster.stand_in.map().version).await.is_ok()
     })
     .await;
-    cluster.desk.hold_map();
-    cluster.desk.apply(Command::BeginDeletion(desk::bucket())).unwrap();
-    let to_come = cluster.desk.map().version;
+    cluster.stand_in.hold_map();
+    cluster.stand_in.apply(Command::BeginDeletion(stand_in::bucket())).unwrap();
+    let to_come = cluster.stand_in.map().version;
     assert_eq!(under(to_come).await, Err(Refusal::Busy), "a bucket is marked in that map");
-    cluster.desk.show_map();
+    cluster.stand_in.show_map();
     until("the primary answers under that map", async || under(to_come).await.is_ok()).await;
 }
 
@@ -411,7 +411,7 @@ async fn the_streams_of_a_session_that_is_over_are_dropped() {
     let chunk = rows::chunk(BUCKET, stream, 0);
     let has_chunk = || cluster.meta(primary).kv().get(&chunk).unwrap().is_some();
     until("the chunk is there", async || has_chunk()).await;
-    cluster.desk.apply(Command::CloseSession(SESSION)).unwrap();
+    cluster.stand_in.apply(Command::CloseSession(SESSION)).unwrap();
     until("the chunk is gone", async || !has_chunk()).await;
     let late = cluster.call(PG, put(request(2), "late", inline())).await;
     assert_eq!(late, Answer::Refused(Refusal::Finished), "after op {op:?}");
@@ -422,7 +422,7 @@ async fn a_late_request_of_a_session_that_is_over_is_not_done_after_a_restart() 
     let mut cluster = Cluster::start(1).await;
     cluster.call(PG, put(request(1), "good", inline())).await;
     let (view, _) = cluster.leads(PG);
-    cluster.desk.apply(Command::CloseSession(SESSION)).unwrap();
+    cluster.stand_in.apply(Command::CloseSession(SESSION)).unwrap();
     // The values that floors were raised to are in no log.
     let servers = cluster.members(PG).1;
     for server in servers.iter().copied() {
@@ -446,7 +446,7 @@ async fn a_session_that_closed_while_a_server_was_down_is_over_there_though_its_
     cluster.end(away).await;
     cluster.serving(PG, View(view.0 + 1)).await;
     cluster.call(PG, put(request(1), "k", inline())).await;
-    cluster.desk.apply(Command::CloseSession(SESSION)).unwrap();
+    cluster.stand_in.apply(Command::CloseSession(SESSION)).unwrap();
     cluster.begin(away).await;
     cluster.shows(away, &["k".to_owned()]).await;
     let remembered = async || cluster.meta(away).gauges(PG).remembered;

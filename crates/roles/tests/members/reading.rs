@@ -10,7 +10,7 @@ use super::support::{BUCKET, Cluster, PG, inline, put, request, until};
 
 /// Rows of pieces that the primary tells.
 async fn pieces(cluster: &Cluster, primary: ServerId) -> Rows {
-    let (pgs, map) = (vec![(PG, cluster.leads(PG).0)], cluster.desk.map().version);
+    let (pgs, map) = (vec![(PG, cluster.leads(PG).0)], cluster.stand_in.map().version);
     let (from, to) = (b"W".to_vec(), rows::prefix_end(b"W"));
     let call = MetaCall::Scan { pgs, map, settled: false, from, to, count_max: 100 };
     match cluster.ask(primary, call).await {

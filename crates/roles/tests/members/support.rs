@@ -24,8 +24,8 @@ use larder_types::{
 };
 use tokio::net::TcpListener;
 
-use super::desk::{AtDesk, Desk, PROXY};
 use super::stalls::{Gate, GatedDisk};
+use super::stand_in::{PROXY, StandIn, StandInClient};
 
 pub const BUCKET: BucketId = BucketId(1);
 /// The proxy's session, and another of its.
@@ -81,7 +81,7 @@ impl Running {
 /// See the module's head.
 pub struct Cluster {
     authority: Authority,
-    pub desk: Arc<Desk>,
+    pub stand_in: Arc<StandIn>,
     dirs: Vec<tempfile::TempDir>,
     gates: Vec<Arc<Gate>>,
     running: BTreeMap<ServerId, Running>,
@@ -110,7 +110,7 @@ impl Cluster {
     ) -> Self {
         let authority = Authority::create(ClusterId(7)).unwrap();
         let mut cluster = Self {
-            desk: Desk::open(&authority, pg_count).await,
+            stand_in: StandIn::open(&authority, pg_count).await,
             dirs: (0..3).map(|_| tempfile::tempdir().unwrap()).collect(),
             gates: (0..3).map(|_| Arc::default()).collect(),
             running: BTreeMap::new(),
@@ -157,7 +157,7 @@ impl Cluster {
             addresses: vec![address.clone()],
             background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period: self.scrub_period },
         };
-        let managers = Arc::new(AtDesk { me: id, desk: self.desk.clone() });
+        let managers = Arc::new(StandInClient { me: id, stand_in: self.stand_in.clone() });
         let server = MetaServer::open(disk, root, &endpoint, managers, &config).unwrap();
         let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
         let services = Services::new().with::<MetaService>(callers, server.handler());
@@ -207,7 +207,7 @@ impl Cluster {
     }
 
     pub fn members(&self, pg: PgId) -> (View, Vec<ServerId>) {
-        let map = self.desk.map();
+        let map = self.stand_in.map();
         let record = map.pg(pg).unwrap();
         (record.view, record.members.clone())
     }
@@ -350,7 +350,7 @@ impl Cluster {
         from: Vec<u8>,
         count_max: u32,
     ) -> Result<(Rows, Option<Vec<u8>>), Refusal> {
-        self.page_under(self.desk.map().version, pgs, to, from, count_max).await
+        self.page_under(self.stand_in.map().version, pgs, to, from, count_max).await
     }
 
     /// The same, for an asker with this map.

@@ -21,7 +21,7 @@ use larder_objects::{
     NamedPart, ObjectError, Objects, Opened, PutBody, PutOptions, ReadBody, UploadOptions,
 };
 use larder_roles::inspect::inspect;
-use larder_roles::progress::ScrubNow;
+use larder_roles::progress::ScrubStatus;
 use larder_roles::{BackgroundConfig, Proxy, Store, StoreConfig};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, PART_BYTES_MIN};
 use larder_types::{Attributes, BucketName, Condition, EtagList, ObjectKey};
@@ -492,7 +492,7 @@ fn a_store_is_not_made_with_volumes_of_a_size_that_is_none() {
 }
 
 /// Waits until the scrub of a store says so.
-async fn until(store: &Store, what: &str, is_so: impl Fn(&ScrubNow) -> bool) {
+async fn until(store: &Store, what: &str, is_so: impl Fn(&ScrubStatus) -> bool) {
     let begun = Instant::now();
     while !store.meta().scrub_now().is_some_and(|now| is_so(&now)) {
         assert!(begun.elapsed() < Duration::from_secs(60), "never came: {what}");

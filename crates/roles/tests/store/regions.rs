@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use larder_kv::KvReader;
-use larder_link::{Setting, Site, change, found, join};
+use larder_link::{RegionEndpoint, Setting, change, found, join};
 use larder_objects::ReplicationStatus;
 use larder_roles::regions::Regions;
 use larder_types::RegionId;
@@ -95,7 +95,7 @@ impl Region {
     }
 
     async fn start(&mut self) {
-        let site = Site::open(self.dir.path()).unwrap();
+        let site = RegionEndpoint::open(self.dir.path()).unwrap();
         let region = site.as_ref().map_or(RegionId::OWN, |site| site.number());
         let store = Store::open(&StoreConfig { region, ..config(&self.dir) }).unwrap();
         if let Some(site) = site {
@@ -229,7 +229,8 @@ async fn regions_come_to_the_same_also_of_what_was_there_before_and_after_restar
     one.stop();
     two.stop();
     for region in [&one, &two] {
-        let region_of = |it: &Region| Site::open(it.dir.path()).unwrap().unwrap().number();
+        let region_of =
+            |it: &Region| RegionEndpoint::open(it.dir.path()).unwrap().unwrap().number();
         let config = StoreConfig { region: region_of(region), ..config(&region.dir) };
         let report = inspect(&config, true).unwrap();
         assert!(report.is_sound(), "{report}");

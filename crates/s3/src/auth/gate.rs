@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::admission::{Admission, Admitted, Overloaded, Turn};
 use crate::errors;
 use crate::limits::FORM_HEAD_BYTES_MAX;
-use crate::request::moved::Moved;
+use crate::request::bytes_moved::BytesMoved;
 
 /// The reason that a body was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +63,7 @@ pub(crate) struct Gate {
     /// Access key by which the request is signed, once that is verified.
     user: OnceLock<String>,
     /// The bytes of its body that became part of an object, once they have, and how.
-    moved: OnceLock<Moved>,
+    moved: OnceLock<BytesMoved>,
 }
 
 impl Gate {
@@ -143,11 +143,11 @@ impl Gate {
     }
 
     /// Notes that its body became part of an object.
-    pub(crate) fn note_moved(&self, moved: Moved) {
+    pub(crate) fn note_moved(&self, moved: BytesMoved) {
         self.moved.get_or_init(|| moved);
     }
 
-    pub(crate) fn moved(&self) -> Option<Moved> {
+    pub(crate) fn moved(&self) -> Option<BytesMoved> {
         self.moved.get().copied()
     }
 

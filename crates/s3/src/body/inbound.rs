@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::auth::gate::{Cut, Gate};
-use crate::connection::patience::Alarm;
+use crate::connection::send_deadline::Alarm;
 use crate::limits::{BODY_RATE_MIN, BODY_STALL_TIMEOUT, BODY_WAIT_MAX, FORM_HEAD_TIMEOUT};
 
 /// A request's body.

@@ -21,7 +21,7 @@ use crate::digest::checksums::Hasher;
 use crate::digest::digests::{Digested, Digests, parse_md5, whole};
 use crate::errors::{self, custom};
 use crate::limits::XML_BYTES_MAX;
-use crate::request::moved::Moved;
+use crate::request::bytes_moved::BytesMoved;
 
 /// The things known of a body beside its bytes.
 #[derive(Debug, Clone, Default)]
@@ -100,7 +100,7 @@ impl RequestBody {
     }
 
     /// Notes that the bytes that came are part of an object now: one that was put, or appended to.
-    pub(crate) fn note_moved(&self, how: fn(u64) -> Moved) {
+    pub(crate) fn note_moved(&self, how: fn(u64) -> BytesMoved) {
         if let Some(gate) = &self.gate {
             gate.note_moved(how(self.received));
         }

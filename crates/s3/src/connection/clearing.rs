@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 
-use super::pulse::Working;
+use super::activity::Working;
 use crate::limits::{UNREAD_BYTES_MAX, UNREAD_TIMEOUT};
 
 /// Clears a connection of a body that nobody reads any more. A little is dropped as it comes, while the client reads the

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. No more are open than allowed, nor more of one network; a connection that was told to close no longer counts.
-//! 2. Only one that has no request, and had none for a while, is told to close ([`super::pulse`]).
+//! 2. Only one that has no request, and had none for a while, is told to close ([`super::activity`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::pulse::Pulse;
+use super::activity::ConnectionActivity;
 
 /// One client: an address, or the 64 bits that one customer of IPv6 has at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ struct State {
 
 struct Entry {
     network: Network,
-    pulse: Arc<Pulse>,
+    activity: Arc<ConnectionActivity>,
     close: Arc<Notify>,
 }
 
@@ -72,7 +72,7 @@ impl State {
         let wanted = |entry: &&Entry| network.is_none_or(|network| entry.network == network);
         let mut idlest = None;
         for (id, entry) in self.open.iter().filter(|(_, entry)| wanted(entry)) {
-            let since = entry.pulse.idle_for().filter(|since| *since >= idle);
+            let since = entry.activity.idle_for().filter(|since| *since >= idle);
             idlest = idlest.max(since.map(|since| (since, *id)));
         }
         idlest.map(|(_, id)| id)
@@ -83,7 +83,7 @@ impl State {
         loop {
             let id = self.idlest(idle, network)?;
             // Where a request came meanwhile, the next is looked for: it is not idle any more.
-            if self.open.get(&id).is_some_and(|entry| entry.pulse.close_if_idle(idle)) {
+            if self.open.get(&id).is_some_and(|entry| entry.activity.close_if_idle(idle)) {
                 self.remove(id)?.close.notify_one();
                 return Some(());
             }
@@ -109,12 +109,13 @@ impl Connections {
             state.close_idlest(self.most.idle, crowd)?;
         }
         state.last += 1;
-        let (id, pulse, close) = (state.last, Arc::<Pulse>::default(), Arc::<Notify>::default());
-        let entry = Entry { network, pulse: Arc::clone(&pulse), close: Arc::clone(&close) };
+        let (id, activity, close) =
+            (state.last, Arc::<ConnectionActivity>::default(), Arc::<Notify>::default());
+        let entry = Entry { network, activity: Arc::clone(&activity), close: Arc::clone(&close) };
         state.open.insert(id, entry);
         *state.of_network.entry(network).or_default() += 1;
         drop(state);
-        Some(Place { id, connections: Arc::clone(self), pulse, close })
+        Some(Place { id, connections: Arc::clone(self), activity, close })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -126,7 +127,7 @@ impl Connections {
 pub(crate) struct Place {
     id: u64,
     connections: Arc<Connections>,
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) activity: Arc<ConnectionActivity>,
     /// Told when the connection is to make room.
     pub(crate) close: Arc<Notify>,
 }
@@ -144,7 +145,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::connection::pulse::Working;
+    use crate::connection::activity::Working;
 
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -161,15 +162,15 @@ mod tests {
     fn the_idlest_makes_room_and_one_that_works_does_not() {
         let connections = connections(2, 2);
         let (first, second) = (connections.admit(A).unwrap(), connections.admit(B).unwrap());
-        let working = Working::begin(&first.pulse).unwrap();
+        let working = Working::begin(&first.activity).unwrap();
         let third = connections.admit(A).unwrap();
         assert!(was_closed(&second) && !was_closed(&first));
         drop(second);
         let fourth = connections.admit(A).unwrap();
         assert!(was_closed(&third) && !was_closed(&first));
-        let busy = Working::begin(&fourth.pulse).unwrap();
+        let busy = Working::begin(&fourth.activity).unwrap();
         assert!(connections.admit(B).is_none(), "all of them work");
-        fourth.pulse.answered();
+        fourth.activity.answered();
         assert!(connections.admit(B).is_none(), "an answer is on its way");
         drop((working, busy, fourth));
         assert!(connections.admit(B).is_some());

@@ -3,13 +3,13 @@
 //! | file | what |
 //! |---|---|
 //! | `connections.rs` | those that are open, and which of them makes room for another |
-//! | `pulse.rs` | what a connection is doing |
+//! | `activity.rs` | what a connection is doing |
 //! | `wire.rs` | its bytes, and the bounds of a head |
-//! | `patience.rs` | the time that an answer waits for its client |
+//! | `send_deadline.rs` | the time that an answer waits for its client |
 //! | `clearing.rs` | a body that nobody reads is taken off it |
 
+pub(crate) mod activity;
 pub(crate) mod clearing;
 pub(crate) mod connections;
-pub(crate) mod patience;
-pub(crate) mod pulse;
+pub(crate) mod send_deadline;
 pub(crate) mod wire;

@@ -1,7 +1,7 @@
 //! A client's socket: bounds heads, has a least rate for answers, and lingers when it closes.
 //!
 //! A socket that closes while its client still sends is reset, and the client may lose the answer that it has not read yet.
-//! So a connection that closes behind an answer ([`Pulse::lingers`]) shuts its sending side, then reads and drops.
+//! So a connection that closes behind an answer ([`ConnectionActivity::lingers`]) shuts its sending side, then reads and drops.
 
 use std::future::Future;
 use std::io;
@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-use super::patience::Patience;
-use super::pulse::Pulse;
+use super::activity::ConnectionActivity;
+use super::send_deadline::SendDeadline;
 use crate::limits::{HEAD_BYTES_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT};
 
 /// Bytes dropped at once.
@@ -22,9 +22,9 @@ const DROPPED_BYTES: usize = 16 * 1024;
 
 pub(crate) struct Wire<S = TcpStream> {
     stream: S,
-    pulse: Arc<Pulse>,
+    activity: Arc<ConnectionActivity>,
     head: Head,
-    patience: Patience,
+    send_deadline: SendDeadline,
     is_shut: bool,
     lingering: Option<Lingering>,
 }
@@ -43,9 +43,9 @@ struct Lingering {
 }
 
 impl<S> Wire<S> {
-    pub(crate) fn new(stream: S, pulse: Arc<Pulse>) -> Self {
-        let (head, patience) = (Head::default(), Patience::default());
-        Self { stream, pulse, head, patience, is_shut: false, lingering: None }
+    pub(crate) fn new(stream: S, activity: Arc<ConnectionActivity>) -> Self {
+        let (head, send_deadline) = (Head::default(), SendDeadline::default());
+        Self { stream, activity, head, send_deadline, is_shut: false, lingering: None }
     }
 
     /// Gives up a client that takes its answer too slowly.
@@ -55,10 +55,10 @@ impl<S> Wire<S> {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match &written {
-            Poll::Ready(Ok(bytes)) => self.patience.took(*bytes),
+            Poll::Ready(Ok(bytes)) => self.send_deadline.took(*bytes),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
-                ready!(self.patience.poll_late(cx));
+                ready!(self.send_deadline.poll_late(cx));
                 let why = "the client takes its answer too slowly";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
@@ -69,11 +69,11 @@ impl<S> Wire<S> {
     /// # Errors
     /// If more has been read than a head may have, and the head is not complete.
     fn check_head(&mut self) -> io::Result<()> {
-        let number = self.pulse.heads();
-        if number != self.head.number || self.pulse.is_busy() {
+        let number = self.activity.heads();
+        if number != self.head.number || self.activity.is_busy() {
             self.head = Head { number, bytes: 0 };
         }
-        match self.head.bytes < HEAD_BYTES_MAX as u64 + self.pulse.unread() {
+        match self.head.bytes < HEAD_BYTES_MAX as u64 + self.activity.unread() {
             true => Ok(()),
             false => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, "the request's head is too large"))
@@ -122,7 +122,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The library flushes the socket once it has written all that it had.
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.pulse.flushed();
+        self.activity.flushed();
         Poll::Ready(Ok(()))
     }
 
@@ -132,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
             this.is_shut = true;
         }
-        if !this.pulse.lingers() {
+        if !this.activity.lingers() {
             return Poll::Ready(Ok(()));
         }
         let lingering = this.lingering.get_or_insert_with(|| Lingering {

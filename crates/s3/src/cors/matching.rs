@@ -3,8 +3,8 @@
 
 use larder_types::{CorsRule, CorsRules};
 
-/// The wish of a browser.
-pub(crate) struct Wanted<'r> {
+/// The wanted method and headers of a browser.
+pub(crate) struct CorsRequest<'r> {
     pub(crate) origin: &'r str,
     pub(crate) method: &'r str,
     /// Names of headers that it asks for, in whatever case.
@@ -12,7 +12,7 @@ pub(crate) struct Wanted<'r> {
 }
 
 /// The first rule that allows it.
-pub(crate) fn first<'c>(rules: &'c CorsRules, wanted: &Wanted<'_>) -> Option<&'c CorsRule> {
+pub(crate) fn first<'c>(rules: &'c CorsRules, wanted: &CorsRequest<'_>) -> Option<&'c CorsRule> {
     rules.as_slice().iter().find(|rule| allows(rule, wanted))
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn is_for_all(rule: &CorsRule) -> bool {
     rule.origins.iter().any(|origin| origin == "*")
 }
 
-fn allows(rule: &CorsRule, wanted: &Wanted<'_>) -> bool {
+fn allows(rule: &CorsRule, wanted: &CorsRequest<'_>) -> bool {
     let has_header =
         |name: &String| rule.headers.iter().any(|it| fits(it, name, <[u8]>::eq_ignore_ascii_case));
     rule.methods.iter().any(|method| method.as_str() == wanted.method)
@@ -68,7 +68,7 @@ mod tests {
     ) -> Option<usize> {
         let rules = CorsRules::new(rules.to_vec()).unwrap();
         let headers: Vec<String> = headers.iter().map(|&it| it.to_owned()).collect();
-        let found = first(&rules, &Wanted { origin, method, headers: &headers })?;
+        let found = first(&rules, &CorsRequest { origin, method, headers: &headers })?;
         rules.as_slice().iter().position(|rule| std::ptr::eq(rule, found))
     }
 

@@ -7,5 +7,5 @@
 //! 2. A preflight is answered from memory, without a turn and without its body: strangers send them.
 //! 3. A stranger does not learn from a preflight which buckets there are.
 
-pub(crate) mod crossing;
+pub(crate) mod headers;
 mod matching;

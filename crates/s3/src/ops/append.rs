@@ -17,7 +17,7 @@ use super::face::Face;
 use crate::answer;
 use crate::body::pulled::RequestBody;
 use crate::errors::{custom, error, not_implemented};
-use crate::request::moved::Moved;
+use crate::request::bytes_moved::BytesMoved;
 use crate::request::own_headers;
 
 /// The only value of the header that asks for a record append.
@@ -102,7 +102,7 @@ pub(crate) async fn object<O: Objects>(
     };
     match done {
         Ok(done) => {
-            body.note_moved(Moved::Appended);
+            body.note_moved(BytesMoved::Appended);
             show(headers, &done, at, checksum)
         }
         Err(refused) => Err(explained(at, &refused).unwrap_or_else(|| body.explain(refused))),

@@ -28,7 +28,7 @@ const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class")
 const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
 
 /// The demands of a read, apart from the object's name.
-struct Wanted<'r> {
+struct GetRequest<'r> {
     conditions: ReadConditions,
     range: Option<Range>,
     if_range: Option<&'r HeaderValue>,
@@ -38,7 +38,7 @@ struct Wanted<'r> {
     replaced: HeaderMap,
 }
 
-impl<'r> Wanted<'r> {
+impl<'r> GetRequest<'r> {
     /// Reads the headers and parameters that Get and Head share.
     fn of(headers: &'r HeaderMap, parameters: Parameters<'_>) -> S3Result<Self> {
         let mut conditions = ReadConditions::default();
@@ -92,7 +92,7 @@ pub(crate) async fn object<O: Objects>(
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
-    let wanted = Wanted::of(&request.parts.headers, request.parameters())?;
+    let wanted = GetRequest::of(&request.parts.headers, request.parameters())?;
     let (found, body) = read(face, &request.bucket, &key, &wanted).await?;
     show(face, (&request.bucket, &found), wanted.replaced, body).await
 }
@@ -102,7 +102,7 @@ pub(crate) async fn head<O: Objects>(
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
-    let wanted = Wanted::of(&request.parts.headers, request.parameters())?;
+    let wanted = GetRequest::of(&request.parts.headers, request.parameters())?;
     let found = find(face, &request.bucket, &key, &wanted).await?;
     show(face, (&request.bucket, &found), wanted.replaced, Body::empty()).await
 }
@@ -229,7 +229,7 @@ async fn find<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
     key: &ObjectKey,
-    wanted: &Wanted<'_>,
+    wanted: &GetRequest<'_>,
 ) -> S3Result<Found> {
     for _ in 0..CHANGED_RETRIES_MAX {
         let opened = face.store.open(bucket, key).await.map_err(from_store)?;
@@ -244,7 +244,7 @@ async fn find<O: Objects>(
 async fn chosen<O: Objects>(
     face: &Face<O>,
     opened: Opened,
-    wanted: &Wanted<'_>,
+    wanted: &GetRequest<'_>,
 ) -> S3Result<Option<Found>> {
     wanted.conditions.check(&opened.metax).map_err(|unmet| refusal(unmet, &opened.metax))?;
     let size = opened.metax.size;
@@ -286,7 +286,7 @@ async fn read<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
     key: &ObjectKey,
-    wanted: &Wanted<'_>,
+    wanted: &GetRequest<'_>,
 ) -> S3Result<(Found, Body)> {
     for _ in 0..CHANGED_RETRIES_MAX {
         let opened = match wanted.is_all() {

@@ -13,10 +13,10 @@ use crate::answer;
 use crate::body::pulled::RequestBody;
 use crate::errors::error;
 use crate::request::attributes::Given;
+use crate::request::bytes_moved::BytesMoved;
 use crate::request::conditions;
 use crate::request::digests::DigestHeaders;
 use crate::request::head::lines;
-use crate::request::moved::Moved;
 use crate::request::names::{EXPECTED_OWNER, check_owner};
 
 /// PutObject.
@@ -24,7 +24,7 @@ pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
     request: Request,
 ) -> S3Result<Response<Body>> {
-    let Wanted { bucket, key, append, options, body, asked } = wanted(face, request)?;
+    let PutRequest { bucket, key, append, options, body, asked } = wanted(face, request)?;
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     if let Some(at) = append {
@@ -45,7 +45,7 @@ pub(crate) async fn object<O: Objects>(
 }
 
 /// A put as its request asks for it.
-struct Wanted {
+struct PutRequest {
     bucket: BucketName,
     key: ObjectKey,
     append: Option<AppendAt>,
@@ -56,7 +56,7 @@ struct Wanted {
 }
 
 /// Of the request nothing is kept but this while the body comes.
-fn wanted<O: Objects>(face: &Face<O>, mut request: Request) -> S3Result<Wanted> {
+fn wanted<O: Objects>(face: &Face<O>, mut request: Request) -> S3Result<PutRequest> {
     let key = request.take_key()?;
     let Request { bucket, parts, body, sent, gate, .. } = request;
     let headers = &parts.headers;
@@ -69,7 +69,7 @@ fn wanted<O: Objects>(face: &Face<O>, mut request: Request) -> S3Result<Wanted> 
     check_length(&body)?;
     let condition = conditions::of_write(read.if_match.as_ref(), read.if_none_match.as_ref());
     let options = PutOptions { attributes: read.given.into_attributes()?, condition };
-    Ok(Wanted { bucket, key, append, options, body, asked })
+    Ok(PutRequest { bucket, key, append, options, body, asked })
 }
 
 /// The headers of a put.
@@ -108,7 +108,7 @@ async fn put<O: Objects>(
 ) -> S3Result<PutDone> {
     match face.store.put(bucket, key, options, &mut body).await {
         Ok(done) => {
-            body.note_moved(Moved::Written);
+            body.note_moved(BytesMoved::Written);
             Ok(done)
         }
         Err(refused) => Err(body.explain(refused)),

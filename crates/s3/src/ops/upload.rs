@@ -18,11 +18,11 @@ use crate::digest::announced::{Announced, single, verified_given};
 use crate::digest::checksums::{self, kind_name, name, show_checksum};
 use crate::errors::{error, from_store};
 use crate::request::attributes::Given;
+use crate::request::bytes_moved::BytesMoved;
 use crate::request::conditions;
 use crate::request::digests::{DigestHeaders, Values};
 use crate::request::encryption::Encryption;
 use crate::request::head::{Parameters, lines};
-use crate::request::moved::Moved;
 use crate::request::names::{self, EXPECTED_OWNER, check_owner, location};
 use crate::request::xml::{self, Xml, once};
 
@@ -140,7 +140,7 @@ pub(crate) async fn part<O: Objects>(
         Ok(done) => done,
         Err(refused) => return Err(body.explain(refused)),
     };
-    body.note_moved(Moved::Written);
+    body.note_moved(BytesMoved::Written);
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     answer::set_etag(headers, &done.etag)?;

@@ -15,20 +15,20 @@
 //! | `conditions.rs` | conditions of puts, deletes and reads |
 //! | `range.rs` | the part of an object that is asked for |
 //! | `encryption.rs` | wishes for encryption, which are refused |
-//! | `moved.rs` | bytes of an object that it moves |
+//! | `bytes_moved.rs` | bytes of an object that it moves |
 //! | `token.rs` | the place where a list goes on |
 //! | `own_headers.rs` | headers that S3 does not have |
 
 pub(crate) mod acl;
 pub(crate) mod address;
 pub(crate) mod attributes;
+pub(crate) mod bytes_moved;
 pub(crate) mod conditions;
 pub(crate) mod digests;
 pub(crate) mod encryption;
 pub(crate) mod head;
 pub(crate) mod ids;
 pub(crate) mod metadata;
-pub(crate) mod moved;
 pub(crate) mod names;
 pub(crate) mod operation;
 pub(crate) mod own_headers;

@@ -12,30 +12,30 @@ use larder_types::{BucketName, CorsRules, UploadId};
 use s3s::{S3Error, S3ErrorCode};
 
 use super::admin::{self, Admin};
-use super::ended::{Caller, Target};
 use super::failures::{self, Failures};
+use super::finished_request::{Caller, Target};
 use super::health;
 use super::hooks::ServerHooks;
 use super::reply::{ReplyBody, Tally};
 use crate::admission::{Admission, Overloaded};
-use crate::answer::{self, Asked};
+use crate::answer::{self, RequestInfo};
 use crate::auth::gate::Gate;
 use crate::auth::other_services::refuse_actions;
 use crate::auth::policy::Policy;
 use crate::auth::{access, bearer, signed};
 use crate::body::inbound::Inbound;
 use crate::body::pulled::Sent;
+use crate::connection::activity::Working;
 use crate::connection::clearing::clear;
-use crate::connection::pulse::Working;
-use crate::cors::crossing;
+use crate::cors::headers;
 use crate::errors;
 use crate::errors::elements::{self, Names};
 use crate::forms::fields::Fields;
 use crate::forms::file;
 use crate::forms::head::FormHead;
 use crate::forms::posted::{self, Posted};
+use crate::forwarding::{self, RequestSource, UploadForwarder};
 use crate::limits::BODY_SHARE_BYTES_MAX;
-use crate::neighbours::{self, Neighbours, Whence};
 use crate::ops::face;
 use crate::options::ServerOptions;
 use crate::request::head::Parameters;
@@ -78,7 +78,7 @@ impl<H: ServerHooks> Exchange<H> {
 
     pub(crate) async fn answer(
         &self,
-        whence: Whence,
+        request_source: RequestSource,
         mut request: Request<Incoming>,
         working: &Working,
     ) -> Response<ReplyBody<H>> {
@@ -93,7 +93,7 @@ impl<H: ServerHooks> Exchange<H> {
         let waits_in_vain = waits && request.body().is_end_stream();
         let share = route.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, route.form));
-        let mut tally = self.tally(id, &route, &gate, (whence, &request));
+        let mut tally = self.tally(id, &route, &gate, (request_source, &request));
         let crossing = self.crossing(route.operation, &tally, &request);
         let announced = request.body().size_hint().exact();
         let (parts, body) = request.into_parts();
@@ -101,10 +101,10 @@ impl<H: ServerHooks> Exchange<H> {
         let request = Request::from_parts(parts, body);
         let run = match respelled {
             Ok(()) if route.operation == Operation::Preflight => {
-                crossing::preflight(|| self.rules_of(&tally.target), request.headers())
+                headers::preflight(|| self.rules_of(&tally.target), request.headers())
             }
             Ok(()) => {
-                let run = self.run(whence, request, &gate, &route).await;
+                let run = self.run(request_source, request, &gate, &route).await;
                 run.map_err(|refused| {
                     self.hinted(named(refused, tally.op, &tally.target), &tally.target)
                 })
@@ -168,7 +168,7 @@ impl<H: ServerHooks> Exchange<H> {
             return None;
         }
         let rules = || self.rules_of(&tally.target);
-        crossing::shown(rules, request.method().as_str(), request.headers())
+        headers::shown(rules, request.method().as_str(), request.headers())
     }
 
     fn rules_of(&self, target: &Target) -> Option<CorsRules> {
@@ -181,7 +181,7 @@ impl<H: ServerHooks> Exchange<H> {
         run: Result<Response<s3s::Body>, S3Error>,
         tally: &mut Tally<H>,
     ) -> Response<s3s::Body> {
-        let asked = Asked { path: tally.target.path(), id: tally.id };
+        let asked = RequestInfo { path: tally.target.path(), id: tally.id };
         let (mut response, failure) = match run {
             Err(refused) => answer::refusal(&refused, &asked),
             Ok(response) => (response, None),
@@ -202,11 +202,11 @@ impl<H: ServerHooks> Exchange<H> {
         id: RequestId,
         route: &Route,
         gate: &Arc<Gate>,
-        (whence, request): (Whence, &Request<Incoming>),
+        (request_source, request): (RequestSource, &Request<Incoming>),
     ) -> Tally<H> {
-        let client = match whence {
-            Whence::Client(client) => Some(client),
-            Whence::Neighbour => None,
+        let client = match request_source {
+            RequestSource::Client(client) => Some(client),
+            RequestSource::Neighbour => None,
         };
         let headers = request.headers();
         Tally {
@@ -227,7 +227,7 @@ impl<H: ServerHooks> Exchange<H> {
 
     async fn run(
         &self,
-        whence: Whence,
+        request_source: RequestSource,
         request: Request<Inbound>,
         gate: &Arc<Gate>,
         route: &Route,
@@ -262,11 +262,12 @@ impl<H: ServerHooks> Exchange<H> {
             // As the list of buckets, without it.
             return Ok(Response::default());
         }
-        if let Some((others, upload)) = self.elsewhere(whence, operation, parts.uri.query()) {
+        if let Some((others, upload)) = self.elsewhere(request_source, operation, parts.uri.query())
+        {
             gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
             let request = Request::from_parts(parts, body);
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
-            return Ok(neighbours::passed_on(answer));
+            return Ok(forwarding::passed_on(answer));
         }
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
         head::take_from_url(&mut parts.headers, parts.uri.query())?;
@@ -340,12 +341,16 @@ impl<H: ServerHooks> Exchange<H> {
     /// The server that has the request's upload, if this one does not.
     fn elsewhere(
         &self,
-        whence: Whence,
+        request_source: RequestSource,
         operation: Operation,
         query: Option<&str>,
-    ) -> Option<(&dyn Neighbours, UploadId)> {
-        let others = self.service.neighbours.as_deref().filter(|_| whence != Whence::Neighbour)?;
-        let upload = neighbours::upload_of(operation, query)?;
+    ) -> Option<(&dyn UploadForwarder, UploadId)> {
+        let others = self
+            .service
+            .forwarder
+            .as_deref()
+            .filter(|_| request_source != RequestSource::Neighbour)?;
+        let upload = forwarding::upload_of(operation, query)?;
         others.have(upload).then_some((others, upload))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use http::StatusCode;
-use larder_types::Seldom;
+use larder_types::LogLimiter;
 use tracing::field::display;
 
 use super::hooks::ServerHooks;
@@ -43,7 +43,7 @@ impl Flood {
 /// Writes them.
 pub(crate) struct Failures {
     begun: Instant,
-    floods: Mutex<[Seldom; Flood::Full as usize + 1]>,
+    floods: Mutex<[LogLimiter; Flood::Full as usize + 1]>,
 }
 
 impl Failures {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::ended::Ended;
+use super::finished_request::FinishedRequest;
 
 /// The program's side of the server: what it gives and what it learns. `()` does nothing and is
 /// always ready.
@@ -37,7 +37,7 @@ pub trait ServerHooks: Send + Sync + 'static {
     }
 
     /// A request has ended. Called from the connection's task: it must not block.
-    fn done(&self, ended: &Ended<'_>) {
+    fn done(&self, ended: &FinishedRequest<'_>) {
         let _ = ended;
     }
 }

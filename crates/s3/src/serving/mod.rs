@@ -14,13 +14,13 @@
 //! | `admin.rs` | answers who has root's keys and asks for the state |
 //! | `reply.rs` | the answer's body, and the count of its request |
 //! | `failures.rs` | the server's own failures, in the log |
-//! | `ended.rs` | a request that has ended |
+//! | `finished_request.rs` | a request that has ended |
 //! | `hooks.rs` | the program around the server |
 
 mod admin;
-pub(crate) mod ended;
 mod exchange;
 mod failures;
+pub(crate) mod finished_request;
 mod health;
 pub(crate) mod hooks;
 mod reply;

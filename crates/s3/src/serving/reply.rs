@@ -10,14 +10,14 @@ use bytes::Bytes;
 use http::HeaderValue;
 use http_body::{Body, Frame, SizeHint};
 
-use super::ended::{Caller, Ended, Target};
+use super::finished_request::{Caller, FinishedRequest, Target};
 use super::hooks::ServerHooks;
 use crate::admission::Turn;
 use crate::answer::Failure;
 use crate::auth::gate::Gate;
-use crate::connection::pulse::{Pulse, Working};
+use crate::connection::activity::{ConnectionActivity, Working};
+use crate::request::bytes_moved::BytesMoved;
 use crate::request::ids::RequestId;
-use crate::request::moved::Moved;
 
 /// Counts one request and reports it when it ends, however it ends.
 pub(crate) struct Tally<H: ServerHooks> {
@@ -48,9 +48,9 @@ impl<H: ServerHooks> Tally<H> {
 impl<H: ServerHooks> Drop for Tally<H> {
     fn drop(&mut self) {
         let code = self.failure.as_ref().map(|failure| failure.code.as_str());
-        let get = || Moved::of_get(self.op, self.status, code, self.bytes_out);
+        let get = || BytesMoved::of_get(self.op, self.status, code, self.bytes_out);
         let read = || if self.is_sent { get() } else { None };
-        self.hooks.done(&Ended {
+        self.hooks.done(&FinishedRequest {
             id: self.shown_id(),
             op: self.op,
             status: self.status,
@@ -72,7 +72,7 @@ pub(crate) struct ReplyBody<H: ServerHooks> {
     /// Bytes that it announces. A connection that has them may ask for no end.
     len: Option<u64>,
     tally: Option<Tally<H>>,
-    pulse: Arc<Pulse>,
+    activity: Arc<ConnectionActivity>,
     _turn: Option<Turn>,
 }
 
@@ -83,20 +83,20 @@ impl<H: ServerHooks> ReplyBody<H> {
         turn: Option<Turn>,
         working: &Working,
     ) -> Self {
-        let (pulse, len) = (working.pulse(), inner.size_hint().exact());
+        let (activity, len) = (working.activity(), inner.size_hint().exact());
         tally.is_sent = inner.is_end_stream();
-        Self { inner, len, tally: Some(tally), pulse, _turn: turn }
+        Self { inner, len, tally: Some(tally), activity, _turn: turn }
     }
 
     /// A body of a request that nobody counts.
     pub(crate) fn uncounted(inner: s3s::Body, working: &Working) -> Self {
-        Self { inner, len: None, tally: None, pulse: working.pulse(), _turn: None }
+        Self { inner, len: None, tally: None, activity: working.activity(), _turn: None }
     }
 }
 
 impl<H: ServerHooks> Drop for ReplyBody<H> {
     fn drop(&mut self) {
-        self.pulse.answered();
+        self.activity.answered();
     }
 }
 

@@ -21,11 +21,11 @@ use super::exchange::Exchange;
 use super::hooks::ServerHooks;
 use super::reply::ReplyBody;
 use super::waiting::Waiting;
+use crate::connection::activity::{ConnectionActivity, MadeRoom, Working};
 use crate::connection::connections::{Connections, Most, Place};
-use crate::connection::pulse::{MadeRoom, Pulse, Working};
 use crate::connection::wire::Wire;
+use crate::forwarding::RequestSource;
 use crate::limits::{CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX};
-use crate::neighbours::Whence;
 use crate::options::{Domains, FaceOptions, OptionsError, ServerOptions};
 use crate::service::S3Service;
 
@@ -69,33 +69,33 @@ pub async fn serve<H: ServerHooks>(
 
 /// A server's requests, whichever way they come. Cheap to clone.
 pub struct Server<H: ServerHooks> {
-    desk: Arc<Desk<H>>,
+    server_state: Arc<ServerState<H>>,
     options: ServerOptions,
 }
 
 impl<H: ServerHooks> Clone for Server<H> {
     fn clone(&self) -> Self {
-        Self { desk: Arc::clone(&self.desk), options: self.options.clone() }
+        Self { server_state: Arc::clone(&self.server_state), options: self.options.clone() }
     }
 }
 
 /// Answers requests: from the store, once there is one.
-struct Desk<H: ServerHooks> {
+struct ServerState<H: ServerHooks> {
     hooks: Arc<H>,
     waiting: Waiting<H>,
     exchange: OnceLock<Exchange<H>>,
 }
 
-impl<H: ServerHooks> Desk<H> {
+impl<H: ServerHooks> ServerState<H> {
     async fn answer(
         &self,
-        whence: Whence,
+        request_source: RequestSource,
         request: Request<Incoming>,
         working: &Working,
     ) -> Response<ReplyBody<H>> {
         match self.exchange.get() {
-            Some(exchange) => exchange.answer(whence, request, working).await,
-            None => self.waiting.answer(whence, request, working),
+            Some(exchange) => exchange.answer(request_source, request, working).await,
+            None => self.waiting.answer(request_source, request, working),
         }
     }
 }
@@ -123,13 +123,16 @@ impl<H: ServerHooks> Server<H> {
 
     fn without_store(hooks: Arc<H>, options: ServerOptions, domains: Domains) -> Self {
         let waiting = Waiting::new(Arc::clone(&hooks), domains);
-        Self { desk: Arc::new(Desk { hooks, waiting, exchange: OnceLock::new() }), options }
+        Self {
+            server_state: Arc::new(ServerState { hooks, waiting, exchange: OnceLock::new() }),
+            options,
+        }
     }
 
     /// True if it has its store.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.desk.exchange.get().is_some()
+        self.server_state.exchange.get().is_some()
     }
 
     /// Gives it its store.
@@ -137,17 +140,17 @@ impl<H: ServerHooks> Server<H> {
     /// # Panics
     /// If it has one.
     pub fn begin(&self, service: S3Service) {
-        let exchange = Exchange::new(service, Arc::clone(&self.desk.hooks), &self.options);
-        assert!(self.desk.exchange.set(exchange).is_ok(), "a server begins once");
+        let exchange = Exchange::new(service, Arc::clone(&self.server_state.hooks), &self.options);
+        assert!(self.server_state.exchange.set(exchange).is_ok(), "a server begins once");
     }
 
     /// Answers a request that another server has handed on: within the same limits, and here. How long its client may be
     /// silent is that server's to watch.
-    pub async fn answer_neighbour(
+    pub async fn answer_forwarded(
         &self,
         request: Request<Incoming>,
     ) -> Response<impl Body<Data = Bytes, Error = s3s::StdError> + Send + use<H>> {
-        self.desk.answer(Whence::Neighbour, request, &Working::elsewhere()).await
+        self.server_state.answer(RequestSource::Neighbour, request, &Working::elsewhere()).await
     }
 
     /// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
@@ -155,13 +158,13 @@ impl<H: ServerHooks> Server<H> {
     ///
     /// `GET /healthz`, `GET /healthz/cluster` and `GET /readyz` are answered without credentials.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> bool {
-        accept_all(listener, self.desk, self.options, shutdown).await
+        accept_all(listener, self.server_state, self.options, shutdown).await
     }
 }
 
 async fn accept_all<H: ServerHooks>(
     listener: TcpListener,
-    desk: Arc<Desk<H>>,
+    server_state: Arc<ServerState<H>>,
     options: ServerOptions,
     shutdown: impl Future<Output = ()>,
 ) -> bool {
@@ -180,7 +183,7 @@ async fn accept_all<H: ServerHooks>(
                 Ok((stream, from)) => match connections.admit(from.ip()) {
                     Some(place) => {
                         let client = (stream, from);
-                        tokio::spawn(connection(client, Arc::clone(&desk), stopping.clone(), place));
+                        tokio::spawn(connection(client, Arc::clone(&server_state), stopping.clone(), place));
                     }
                     None => refuse(&stream),
                 },
@@ -208,7 +211,7 @@ fn refuse(stream: &TcpStream) {
 
 async fn connection<H: ServerHooks>(
     (stream, from): (TcpStream, SocketAddr),
-    desk: Arc<Desk<H>>,
+    server_state: Arc<ServerState<H>>,
     mut stopping: watch::Receiver<bool>,
     place: Place,
 ) {
@@ -216,15 +219,19 @@ async fn connection<H: ServerHooks>(
         tracing::debug!(%error, "a connection was lost before its first request");
         return;
     }
-    let pulse = &place.pulse;
+    let activity = &place.activity;
     let service = service_fn(|request| {
-        let (working, desk) = (Working::begin(pulse), &desk);
-        async move { Ok::<_, MadeRoom>(desk.answer(Whence::Client(from), request, &working?).await) }
+        let (working, server_state) = (Working::begin(activity), &server_state);
+        async move {
+            Ok::<_, MadeRoom>(
+                server_state.answer(RequestSource::Client(from), request, &working?).await,
+            )
+        }
     });
     let mut served = pin!(
         http1::Builder::new()
             .header_read_timeout(None)
-            .serve_connection(TokioIo::new(Wire::new(stream, Arc::clone(pulse))), service)
+            .serve_connection(TokioIo::new(Wire::new(stream, Arc::clone(activity))), service)
     );
     let result = tokio::select! {
         result = served.as_mut() => result,
@@ -236,7 +243,7 @@ async fn connection<H: ServerHooks>(
             tracing::debug!("an idle connection was closed for another");
             return;
         }
-        () = silence(pulse) => {
+        () = silence(activity) => {
             tracing::debug!("a connection was closed: its client was silent");
             return;
         }
@@ -248,10 +255,10 @@ async fn connection<H: ServerHooks>(
 
 /// Completes when a connection has had no request for between one and two [`CLIENT_STALL_TIMEOUT`]s. Costs a request a
 /// few relaxed stores, where a timer of its own would take a lock.
-async fn silence(pulse: &Pulse) {
+async fn silence(activity: &ConnectionActivity) {
     loop {
         tokio::time::sleep(CLIENT_STALL_TIMEOUT).await;
-        if pulse.idle_for().is_some_and(|idle| idle >= CLIENT_STALL_TIMEOUT) {
+        if activity.idle_for().is_some_and(|idle| idle >= CLIENT_STALL_TIMEOUT) {
             return;
         }
     }

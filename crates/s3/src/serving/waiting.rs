@@ -12,15 +12,15 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::{Body as _, Incoming};
 use s3s::S3ErrorCode;
 
-use super::ended::{Caller, Ended, Target};
+use super::finished_request::{Caller, FinishedRequest, Target};
 use super::health;
 use super::hooks::{ClusterHealth, ServerHooks};
 use super::reply::ReplyBody;
-use crate::answer::{self, Asked};
+use crate::answer::{self, RequestInfo};
+use crate::connection::activity::Working;
 use crate::connection::clearing::clear;
-use crate::connection::pulse::Working;
 use crate::errors;
-use crate::neighbours::Whence;
+use crate::forwarding::RequestSource;
 use crate::options::Domains;
 use crate::request::address;
 use crate::request::ids::{RequestIds, X_AMZ_REQUEST_ID};
@@ -58,7 +58,7 @@ impl<H: ServerHooks> Waiting<H> {
     /// Answers a request, of whose body nothing is read.
     pub(crate) fn answer(
         &self,
-        whence: Whence,
+        request_source: RequestSource,
         mut request: Request<Incoming>,
         working: &Working,
     ) -> Response<ReplyBody<H>> {
@@ -70,14 +70,14 @@ impl<H: ServerHooks> Waiting<H> {
             return answer.map(|body| ReplyBody::uncounted(body, working));
         }
         let (parts, body) = request.into_parts();
-        let client = match whence {
-            Whence::Client(client) => Some(client),
-            Whence::Neighbour => None,
+        let client = match request_source {
+            RequestSource::Client(client) => Some(client),
+            RequestSource::Neighbour => None,
         };
         let target = Target::of(&parts.uri, &parts.headers, &self.domains);
         let id = self.ids.next();
         let refusal = errors::error(S3ErrorCode::ServiceUnavailable, MESSAGE);
-        let asked = Asked { path: target.path(), id };
+        let asked = RequestInfo { path: target.path(), id };
         let (mut response, failure) = answer::refusal(&refusal, &asked);
         let headers = response.headers_mut();
         headers.insert(X_AMZ_REQUEST_ID, id.header());
@@ -87,7 +87,7 @@ impl<H: ServerHooks> Waiting<H> {
         } else if !body.is_end_stream() {
             clear(body, headers, working);
         }
-        self.unready.0.done(&Ended {
+        self.unready.0.done(&FinishedRequest {
             id: id.to_string().into(),
             op: route.operation.name(),
             status: response.status().as_u16(),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use larder_s3::{ClusterHealth, Ended, FaceOptions, ServerHooks, ServerOptions};
+use larder_s3::{ClusterHealth, FaceOptions, FinishedRequest, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
@@ -81,8 +81,8 @@ impl ServerHooks for Hooks {
         self.ready.load(Ordering::Relaxed)
     }
 
-    fn done(&self, ended: &Ended<'_>) {
-        let Ended { op, status, bytes_in, bytes_out, .. } = *ended;
+    fn done(&self, ended: &FinishedRequest<'_>) {
+        let FinishedRequest { op, status, bytes_in, bytes_out, .. } = *ended;
         self.done.lock().unwrap().push((op, status, bytes_in, bytes_out));
         self.one_is_done.notify_one();
     }

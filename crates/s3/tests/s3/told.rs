@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use larder_s3::{Ended, FaceOptions, Moved, ServerHooks, ServerOptions};
+use larder_s3::{BytesMoved, FaceOptions, FinishedRequest, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -19,7 +19,7 @@ struct Told {
     op: &'static str,
     status: u16,
     code: Option<String>,
-    moved: Option<Moved>,
+    moved: Option<BytesMoved>,
     user: Option<String>,
     names: [Option<String>; 2],
     client: Option<std::net::IpAddr>,
@@ -45,7 +45,7 @@ impl Hooks {
 }
 
 impl ServerHooks for Hooks {
-    fn done(&self, ended: &Ended<'_>) {
+    fn done(&self, ended: &FinishedRequest<'_>) {
         self.told.lock().unwrap().push(Told {
             id: ended.id.to_string(),
             op: ended.op,
@@ -83,7 +83,7 @@ async fn who_asked_for_what_is_told_with_the_id_that_the_client_got() {
         op: "PutObject",
         status: 200,
         code: None,
-        moved: Some(Moved::Written(1)),
+        moved: Some(BytesMoved::Written(1)),
         user: Some(ACCESS.to_owned()),
         names,
         client: Some(std::net::Ipv4Addr::LOCALHOST.into()),
@@ -132,22 +132,22 @@ async fn bytes_of_objects_are_told_without_what_frames_them() {
         ask.body(body.to_vec())
     };
     let asks = [
-        (put(&body), Some(Moved::Written(70_000))),
-        (put(&body).signed_chunks(8192, false), Some(Moved::Written(70_000))),
+        (put(&body), Some(BytesMoved::Written(70_000))),
+        (put(&body).signed_chunks(8192, false), Some(BytesMoved::Written(70_000))),
         // It is not stored, and what was there stays.
         (put(&body).signed_chunks(8192, true), None),
         (put(&body).header("content-md5", "1B2M2Y8AsgTpgAmY7PhCfg=="), None),
         (put(&[]).header("x-amz-copy-source", "/bkt/k"), None),
-        (record(b"one"), Some(Moved::Appended(3))),
+        (record(b"one"), Some(BytesMoved::Appended(3))),
         (record(b""), None),
-        (get("k"), Some(Moved::Read(70_000))),
-        (get("k").header("range", "bytes=10-14"), Some(Moved::Read(5))),
+        (get("k"), Some(BytesMoved::Read(70_000))),
+        (get("k").header("range", "bytes=10-14"), Some(BytesMoved::Read(5))),
         (get("k").header("if-none-match", "*"), None),
-        (get("nothing"), Some(Moved::Read(0))),
+        (get("nothing"), Some(BytesMoved::Read(0))),
         (server.ask("GET", "/bkt/k").sign(Sign::Not), None),
         (server.ask("HEAD", "/bkt/k"), None),
         (server.ask("DELETE", "/bkt/k"), None),
-        (put(&[]), Some(Moved::Written(0))),
+        (put(&[]), Some(BytesMoved::Written(0))),
     ];
     for (at, (ask, moved)) in asks.into_iter().enumerate() {
         let answer = ask.send().await;
@@ -157,10 +157,10 @@ async fn bytes_of_objects_are_told_without_what_frames_them() {
     let part = format!("/bkt/k?partNumber=1&uploadId={}", id.tag("UploadId").unwrap());
     assert_eq!(hooks.next().await.moved, None);
     server.ask("PUT", &part).body(body.clone()).send().await.expect(200);
-    assert_eq!(hooks.next().await.moved, Some(Moved::Written(70_000)));
+    assert_eq!(hooks.next().await.moved, Some(BytesMoved::Written(70_000)));
     let said = Form::of(&server, "bkt", "form").file(&body).send(&server, "/bkt", 9000).await;
     assert!(said.starts_with("HTTP/1.1 204"), "{said}");
-    assert_eq!(hooks.next().await.moved, Some(Moved::Written(70_000)));
+    assert_eq!(hooks.next().await.moved, Some(BytesMoved::Written(70_000)));
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn a_get_that_broke_off_moved_nothing() {
     let (server, hooks) = server().await;
     for (key, bytes) in [("large", LARGE), ("small", 200_000)] {
         server.put(&format!("/bkt/{key}"), vec![7; bytes]).await.expect(200);
-        assert_eq!(hooks.next().await.moved, Some(Moved::Written(bytes as u64)));
+        assert_eq!(hooks.next().await.moved, Some(BytesMoved::Written(bytes as u64)));
     }
     // The client goes away after some of it: far less than there is fits what lies between.
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -192,7 +192,7 @@ async fn a_get_that_broke_off_moved_nothing() {
     assert_eq!((told.op, told.status, told.moved), ("GetObject", 200, None));
     server.store.breaks_off.store(false, Ordering::Relaxed);
     server.get("/bkt/small").await.expect(200);
-    assert_eq!(hooks.next().await.moved, Some(Moved::Read(200_000)));
+    assert_eq!(hooks.next().await.moved, Some(BytesMoved::Read(200_000)));
 }
 
 #[tokio::test]

@@ -9,10 +9,10 @@ use larder_types::{
     FreedTombstone, Garbage, Grant, Grow, HighWaterRow, Holders, HoldersChange, Home, HomeScope,
     HomeState, HomeTerm, HybridClock, JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted,
     ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
-    Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put, Reaping, RegionId, Remembered, Renew,
-    Request, Retention, ServerId, SessionId, SessionMemory, Sharing, SnapshotRow, Stamp, StreamId,
-    Target, ToldPut, Tombstone, UploadId, UploadRow, VersionEntry, VersionRow, View, WritePolicy,
-    rows,
+    Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put, Reaping, RegionId, Remembered,
+    RemotePut, Renew, Request, Retention, ServerId, SessionId, SessionMemory, Sharing, SnapshotRow,
+    Stamp, StreamId, Target, Tombstone, UploadId, UploadRow, VersionEntry, VersionRow, View,
+    WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -35,7 +35,7 @@ pub const KINDS: &[&str] = &[
     "Append",
     "Digest",
     "Moved",
-    "Told",
+    "RemoteChange",
     "Purge",
     "Amend",
     "Noted",
@@ -99,7 +99,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Append(append) => vec!["Append", body_of(&append.body)],
         Op::Digest => vec!["Digest"],
         Op::Moved { .. } => vec!["Moved"],
-        Op::Told(told) => vec!["Told", body_of(&told.put.body)],
+        Op::RemoteChange(told) => vec!["RemoteChange", body_of(&told.put.body)],
         Op::Purge(_) => vec!["Purge"],
         Op::Amend(_) => vec!["Amend"],
         Op::Noted(_) => vec!["Noted"],
@@ -479,7 +479,7 @@ pub fn ops() -> Vec<(&'static str, Op)> {
                 Some(Box::new(full_attributes())),
             ),
         ),
-        ("told, one chunk", Op::Told(Box::new(told_put()))),
+        ("told, one chunk", Op::RemoteChange(Box::new(told_put()))),
         (
             "purge",
             Op::Purge(Box::new(Purge {
@@ -535,13 +535,13 @@ pub fn ops() -> Vec<(&'static str, Op)> {
     ]
 }
 
-fn told_put() -> ToldPut {
+fn told_put() -> RemotePut {
     let mut metax = full_metax();
     (metax.clock, metax.region) = (stamp().clock, stamp().region);
     let (request, bucket, key) = (request(), BucketId(300), key());
     let put =
         Put { request, bucket, key, target: Target::Version, metax, body: Body::Chunk(chunk()) };
-    ToldPut { put, enough: 2, origin: origin(), parts: parts(), amended: amendments() }
+    RemotePut { put, enough: 2, origin: origin(), parts: parts(), amended: amendments() }
 }
 
 pub fn passed() -> Passed {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::placement::{
-    CopyRules, DiskInfo, FailureDomains, LvCopy, LvPlacement, MachineId, RackId, Room, Standing,
-    Weight, place_lv, place_lv_of_shares,
+    CopyRules, DiskInfo, FailureDomains, LvCopy, LvPlacement, MachineId, PlacementState, RackId,
+    Room, Weight, place_lv, place_lv_of_shares,
 };
 use larder_types::{DiskId, LvId, RegionId, ServerId};
 
@@ -129,7 +129,7 @@ impl Cluster {
             weight: Weight(pvs),
             pv_count: pvs,
             pv_free: pvs,
-            standing: Standing::In,
+            placement_state: PlacementState::In,
             up: true,
             room: Room::Some,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use larder_protocol::limits::BALANCE_LVS_MAX;
 use larder_protocol::placement::{
-    Balance, DiskInfo, LvCopy, LvMove, Shares, Shift, plan_balance, plan_moves,
+    Balance, CopyMove, DiskInfo, LvCopy, LvMove, Shares, plan_balance, plan_moves,
     plan_moves_of_shares,
 };
 use larder_types::LvId;
@@ -72,7 +72,7 @@ pub(super) fn rebalance(cluster: &mut Cluster, planner: Planner, volumes_max: u6
 }
 
 /// Gives a volume a copy more, and drops the one that the managers would have go then.
-fn carry_out(cluster: &mut Cluster, shift: Shift, written: &BTreeSet<LvId>, by_kind: bool) {
+fn carry_out(cluster: &mut Cluster, shift: CopyMove, written: &BTreeSet<LvId>, by_kind: bool) {
     let is_written = written.contains(&shift.lv);
     let copies = &mut cluster.lvs[shift.lv.0 as usize].1;
     let free = (0..).find(|at| copies.iter().all(|copy| copy.replica != *at));

@@ -18,9 +18,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use larder_protocol::scheduler::front::Effect;
+use larder_protocol::scheduler::primary_queue::Effect;
 use larder_protocol::scheduler::{
-    Asked, Balance, Front, Group, Kind as Does, Policy, ReadWrite, Report, SIZE_CLASSES, Window,
+    Balance, Group, Kind as Does, Policy, PrimaryQueue, QueuedRequest, ReadWrite, Report,
+    SIZE_CLASSES, Window,
 };
 use larder_types::DiskId;
 
@@ -128,7 +129,7 @@ struct World<'a> {
     draw: KeyDraw,
     groups: Vec<[DiskId; COPIES]>,
     disks: Vec<Disk>,
-    fronts: Vec<Front<u64, usize>>,
+    fronts: Vec<PrimaryQueue<u64, usize>>,
     balances: Vec<Balance>,
     clients: Vec<Client>,
     last_key: u64,
@@ -189,7 +190,7 @@ impl<'a> World<'a> {
             draw: KeyDraw::new(setup.keys, setup.objects),
             groups,
             disks: (0..setup.shape.1).map(|disk| Disk::new(setup.kind, of_disk(disk))).collect(),
-            fronts: (0..primaries).map(|_| Front::new(window(), read_write)).collect(),
+            fronts: (0..primaries).map(|_| PrimaryQueue::new(window(), read_write)).collect(),
             balances: (0..askers).map(|_| Balance::new(setup.policy, askers as u32)).collect(),
             clients: vec![Client { key: 0, reads: true, began_us: 0 }; setup.in_flight],
             last_key: 0,
@@ -256,7 +257,8 @@ impl<'a> World<'a> {
         }
         let mut outbox = Vec::new();
         let front = &mut self.fronts[primary];
-        let taken = front.arrived(self.now_us, key, client, Asked::plain(kind), &mut outbox);
+        let taken =
+            front.arrived(self.now_us, key, client, QueuedRequest::plain(kind), &mut outbox);
         taken.expect("fewer are in flight than may wait");
         self.carry_out(primary, outbox);
     }

@@ -1,6 +1,6 @@
 //! The state of the model of a bucket's deletion.
 
-use crate::words::Servers;
+use crate::ids::Servers;
 
 pub(super) const REGIONS: usize = 3;
 
@@ -48,7 +48,7 @@ pub(super) enum Message<Request, Reply> {
 
 /// Messages under way between two regions, of a deletion that one of them has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) struct Way {
+pub(super) struct Channel {
     pub(super) close: Option<Message<Servers, Answer>>,
     pub(super) delete: Option<Message<Closed, bool>>,
     /// The moment at which it was asked, and whether there is the bucket.
@@ -73,7 +73,7 @@ pub(super) struct Region {
 pub struct State {
     pub(super) regions: [Region; REGIONS],
     /// From the one that asks to the other.
-    pub(super) ways: [[Way; REGIONS]; REGIONS],
+    pub(super) channels: [[Channel; REGIONS]; REGIONS],
     pub(super) begun: u8,
     pub(super) asks: u8,
     pub(super) puts: u8,
@@ -143,7 +143,7 @@ impl State {
         let closed = deletion.closed;
         for to in (0..REGIONS).filter(|to| only.is_none_or(|only| only == *to)) {
             if let Some(closed) = closed[to] {
-                self.ways[from][to].delete = Some(Message::Asked(closed));
+                self.channels[from][to].delete = Some(Message::Asked(closed));
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The state of the model of a bucket's home.
 
-use larder_protocol::region::home::{HomeAnswer, HomeAsk, Taking};
+use larder_protocol::region::home::{HomeAnswer, HomeRequest, Taking};
 use larder_types::{Home, HomeState, RegionId};
 
-use crate::words::Servers;
+use crate::ids::Servers;
 
 pub(super) const REGIONS: usize = 3;
 
@@ -68,11 +68,11 @@ impl Region {
 
 /// Messages from one region to another, about the home that the first is to get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) struct Way {
+pub(super) struct Channel {
     /// A request, and the regions that the asking one knew and were not removed.
-    pub(super) asked: Option<(HomeAsk, Servers)>,
+    pub(super) asked: Option<(HomeRequest, Servers)>,
     /// A request whose answer nobody waits for any more.
-    pub(super) late: Option<(HomeAsk, Servers)>,
+    pub(super) late: Option<(HomeRequest, Servers)>,
     pub(super) answer: Option<HomeAnswer>,
     /// A record that the first tells the second.
     pub(super) told: Option<Home>,
@@ -84,7 +84,7 @@ pub(super) struct Way {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub(super) regions: [Region; REGIONS],
-    pub(super) ways: [[Way; REGIONS]; REGIONS],
+    pub(super) channels: [[Channel; REGIONS]; REGIONS],
     pub(super) begun: u8,
     pub(super) resumed: u8,
     pub(super) ended: u8,

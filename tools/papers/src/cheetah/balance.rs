@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_bench::workload::Random;
-use larder_protocol::placement::{FailureDomains, MachineId, MetaServer, RackId, Standing, Weight};
+use larder_protocol::placement::{
+    FailureDomains, MachineId, MetaServer, PlacementState, RackId, Weight,
+};
 use larder_types::{RegionId, ServerId};
 
 use crate::Options;
@@ -69,7 +71,7 @@ pub(super) fn place(ids: &BTreeSet<u32>, groups: u32) -> Vec<Vec<ServerId>> {
         server: ServerId(*id),
         domains: FailureDomains { region: RegionId(0), rack: RackId(0), machine: MachineId(*id) },
         weight: Weight(100),
-        standing: Standing::In,
+        placement_state: PlacementState::In,
     };
     let servers: Vec<MetaServer> = ids.iter().map(server).collect();
     let mut placed = targets(&servers, groups);

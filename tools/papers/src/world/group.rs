@@ -16,7 +16,7 @@ use larder_protocol::manager::state::LvRecord;
 use larder_protocol::pg::{Origin, Recovering, Role, Walk, chunk_at};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
-    Changes, Effect, Event, Index, IndexError, LvInfo, Now, Outbox, Pg, Planted, Replica,
+    Changes, Effect, Event, EventTime, Index, IndexError, LvInfo, Outbox, Pg, Planted, Replica,
 };
 use larder_types::codec::encode;
 use larder_types::{
@@ -257,8 +257,8 @@ impl Group {
     }
 }
 
-fn now(now_us: u64) -> Now {
-    Now { steady_ms: now_us / 1000, wall_ms: now_us / 1000 }
+fn now(now_us: u64) -> EventTime {
+    EventTime { steady_ms: now_us / 1000, wall_ms: now_us / 1000 }
 }
 
 fn is_same(one: &LvInfo, other: &LvInfo) -> bool {

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 
 use larder_protocol::Event;
+use larder_protocol::copy_pacing::CopyNeed;
 use larder_protocol::limits::SERVER_BEAT_MS;
 use larder_protocol::manager::policy::{ManagerMessage, PolicyEffect, PolicyEvent, ServerMessage};
 use larder_protocol::manager::quorum::{LogIndex, Ticket};
 use larder_protocol::manager::state::{Applied, Command};
 use larder_protocol::pg::Role;
-use larder_protocol::turns::CopyNeed;
 use larder_roles::limits::MANAGER_TICK_MS;
 use larder_types::{BootId, PgId, ServerId};
 

@@ -7,15 +7,15 @@
 //!
 //! # Invariants
 //!
-//! 1. What the loop decides the machines decide: [`Walk`], [`Rhythm`], [`Turns`], [`Budget`]. The loop is a model.
+//! 1. What the loop decides the machines decide: [`Walk`], [`WalkSchedule`], [`CopyPacing`], [`Budget`]. The loop is a model.
 //! 2. A walk's copies are all over before it ends.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use larder_protocol::background::{Budget, Turn, Work};
+use larder_protocol::background::{Admission, Budget, Work};
+use larder_protocol::copy_pacing::{CopyPacing, CopyTurn};
 use larder_protocol::limits::WALK_LOOK_MS;
-use larder_protocol::pg::{CopyPriority, Refill, Rhythm, Walk};
-use larder_protocol::turns::{CopyTurn, Turns};
+use larder_protocol::pg::{CopyPriority, Refill, Walk, WalkSchedule};
 use larder_roles::limits::{
     REBUILD_PIECE_COPIES_MAX, REBUILD_PIECE_SECONDS, REBUILD_ROWS_MAX, SINGLES_LOOK_PAUSE,
 };
@@ -60,12 +60,12 @@ struct Look {
 #[derive(Debug)]
 pub(super) struct Meta {
     bound: CopyPriority,
-    rhythm: Rhythm,
+    walk_schedule: WalkSchedule,
     known: Changes,
     no_look_before_us: u64,
     main: Option<Walking>,
     look: Option<Look>,
-    pub(super) turns: Turns,
+    pub(super) turns: CopyPacing,
     budget: Budget,
     pending: VecDeque<(PgId, Refill)>,
     wants: Option<Work>,
@@ -81,12 +81,12 @@ impl Meta {
     pub(super) fn new(bytes_per_s: u64) -> Self {
         Self {
             bound: CopyPriority::FIRST,
-            rhythm: Rhythm::default(),
+            walk_schedule: WalkSchedule::default(),
             known: Changes::new(),
             no_look_before_us: 0,
             main: None,
             look: None,
-            turns: Turns::default(),
+            turns: CopyPacing::default(),
             budget: Budget::new(bytes_per_s),
             pending: VecDeque::new(),
             wants: None,
@@ -207,10 +207,10 @@ impl World {
         if walk.pgs().next().is_none() {
             meta.bound = CopyPriority::FIRST;
             meta.turns.rest();
-            meta.rhythm.rests();
+            meta.walk_schedule.rests();
             return false;
         }
-        if !meta.rhythm.is_due(now_ms, &walk) {
+        if !meta.walk_schedule.is_due(now_ms, &walk) {
             meta.turns.rest();
             return false;
         }
@@ -230,7 +230,7 @@ impl World {
             meta.known.remove(&pg);
         });
         meta.bound = walk.next_bound();
-        meta.rhythm.ended(now_ms, &walk);
+        meta.walk_schedule.ended(now_ms, &walk);
         for pg in walk.pgs() {
             if let Some(event) = walk.ended(&self.groups[pg.0 as usize].pg) {
                 self.step(pg, event);
@@ -351,14 +351,14 @@ impl World {
                 meta.budget.wants(work);
             }
             match meta.budget.may_begin(now_us, work, bytes) {
-                Turn::Begins => {
+                Admission::Begins => {
                     meta.wants = None;
                     meta.under_way += 1;
                     let next = meta.pending.pop_front();
                     next.into_iter().for_each(|(pg, refill)| self.begin_copy(server, pg, refill));
                 }
-                Turn::NotBefore(us) => return self.plan(server, us - now_us),
-                Turn::Later => return,
+                Admission::NotBefore(us) => return self.plan(server, us - now_us),
+                Admission::Later => return,
             }
         }
         if self.meta(server).under_way == 0 {

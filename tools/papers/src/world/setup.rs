@@ -10,8 +10,8 @@ use larder_protocol::manager::state::{
     ReplicaState, ServerRecord, ServerRole, Settings, Topology,
 };
 use larder_protocol::placement::{
-    ActingPg, CopyRules, DiskInfo, FailureDomains, GroupRules, MachineId, MetaServer, RackId, Room,
-    Standing, Weight, balance_primaries, place_lv, target_members,
+    ActingPg, CopyRules, DiskInfo, FailureDomains, GroupRules, MachineId, MetaServer,
+    PlacementState, RackId, Room, Weight, balance_primaries, place_lv, target_members,
 };
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{BootId, DiskId, LvId, PgId, PvId, RegionId, ServerId, View};
@@ -126,7 +126,7 @@ fn draw_volumes(setup: &Setup, map: &mut Topology) {
         weight: Weight(setup.pvs),
         pv_count: setup.pvs,
         pv_free: setup.pvs,
-        standing: Standing::In,
+        placement_state: PlacementState::In,
         up: true,
         room: Room::Some,
     };
@@ -156,7 +156,7 @@ pub(crate) fn meta_servers(map: &Topology) -> Vec<MetaServer> {
         server: *server,
         domains: record.domains,
         weight: record.weight,
-        standing: Standing::In,
+        placement_state: PlacementState::In,
     };
     map.servers.iter().map(server).collect()
 }

@@ -9,7 +9,7 @@ use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History};
 use todc_utils::specifications::Specification;
 
-use super::{Answered, Asked, Entry, NEVER, Shown, after};
+use super::{CallResult, Entry, Invocation, NEVER, Shown, after};
 
 /// Calls that may be open at once, those that were never answered among them: orders grow exponentially with them.
 const OPEN_MAX: usize = 10;
@@ -31,7 +31,7 @@ impl Specification for Key {
         match after(entry, *state) {
             Some(next) => (true, next),
             // One that was not answered changes nothing where it would have been refused.
-            None => (entry.answered == Answered::Unknown, *state),
+            None => (entry.answered == CallResult::Unknown, *state),
         }
     }
 }
@@ -39,8 +39,8 @@ impl Specification for Key {
 /// Calls that say or may do something: more than this module's own search takes, which leaves out what nobody saw.
 fn relevant(entries: &[Entry]) -> Vec<Entry> {
     let says = |entry: &&Entry| {
-        let is_lost = entry.answered == Answered::Unknown && entry.asked == Asked::Get;
-        entry.answered != Answered::Refused && !is_lost
+        let is_lost = entry.answered == CallResult::Unknown && entry.asked == Invocation::Get;
+        entry.answered != CallResult::Refused && !is_lost
     };
     entries.iter().filter(says).copied().collect()
 }

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_env::SeededRng;
 
-use super::made::{Made, sums_of};
-use super::{Answered, Asked, Entry, If, NEVER, Shown, after, is_append, shown_in, value_of};
+use super::known_objects::{KnownObjects, sums_of};
+use super::{
+    CallCondition, CallResult, Entry, Invocation, NEVER, Shown, after, is_append, shown_in,
+    value_of,
+};
 use crate::content::len_of;
 
 /// Tries from which on it is kept what a call was found to take: this also bounds what is kept.
@@ -52,8 +55,8 @@ pub(super) enum Verdict {
 /// The length that an answer gives the object at the time of the call.
 fn size_seen(entry: &Entry) -> Option<u64> {
     match entry.answered {
-        Answered::Shows(Some(shown)) => Some(shown.size),
-        Answered::Grown(size) | Answered::Ends(size) => Some(size),
+        CallResult::Shows(Some(shown)) => Some(shown.size),
+        CallResult::Grown(size) | CallResult::Ends(size) => Some(size),
         _ => None,
     }
 }
@@ -68,7 +71,7 @@ fn size_seen(entry: &Entry) -> Option<u64> {
 /// met says of the object only what it is not, a length fits many, and a later call may tell which it was.
 pub(super) struct Search<'a> {
     entries: &'a [Entry],
-    made: &'a Made,
+    made: &'a KnownObjects,
     marks: Vec<u64>,
     /// Values that somebody has seen, or named in a condition; `None` if others may be in objects that were seen.
     seen: Option<BTreeSet<u64>>,
@@ -126,7 +129,7 @@ const SUMMED_MAX: usize = 4;
 
 impl<'a> Search<'a> {
     /// One that takes as few calls as will do.
-    pub(super) fn new(entries: &'a [Entry], made: &'a Made, limits: Limits) -> Self {
+    pub(super) fn new(entries: &'a [Entry], made: &'a KnownObjects, limits: Limits) -> Self {
         let mut rng = SeededRng::new(0xC0FF_EE00);
         Self {
             entries,
@@ -150,7 +153,7 @@ impl<'a> Search<'a> {
     }
 
     /// A thorough one, with a part of the limits.
-    pub(super) fn thorough(entries: &'a [Entry], made: &'a Made, limits: Limits) -> Self {
+    pub(super) fn thorough(entries: &'a [Entry], made: &'a KnownObjects, limits: Limits) -> Self {
         let search = Self::new(entries, made, limits.of_thorough());
         Self { is_thorough: true, ..search }
     }
@@ -212,18 +215,18 @@ impl<'a> Search<'a> {
         let first_end = left().map(|(_, entry)| entry.ended).min().unwrap_or(NEVER);
         let (mut answered, mut open) = (Vec::new(), Vec::new());
         let mut twins = BTreeMap::new();
-        let mut kinds: Vec<(Asked, Vec<usize>)> = Vec::new();
+        let mut kinds: Vec<(Invocation, Vec<usize>)> = Vec::new();
         for (at, entry) in left().take_while(|(_, entry)| entry.begun < first_end) {
             if entry.ended != NEVER {
                 answered.push(at);
                 continue;
             }
             let kind = match entry.asked {
-                Asked::Put(value, on) if self.is_unseen(value) => {
-                    Asked::Put(if self.lengths_count { len_of(value) } else { 0 }, on)
+                Invocation::Put(value, on) if self.is_unseen(value) => {
+                    Invocation::Put(if self.lengths_count { len_of(value) } else { 0 }, on)
                 }
-                Asked::Append(value, at, on) if self.is_unseen(value) => {
-                    Asked::Append(len_of(value), at, on)
+                Invocation::Append(value, at, on) if self.is_unseen(value) => {
+                    Invocation::Append(len_of(value), at, on)
                 }
                 asked => asked,
             };
@@ -302,8 +305,10 @@ impl<'a> Search<'a> {
     /// The object that a call found there, if it is told which.
     fn found_by(&self, entry: &Entry) -> Option<u128> {
         match (entry.asked, entry.answered) {
-            (_, Answered::Shows(shown)) => shown.map(|shown| shown.value),
-            (Asked::Append(value, ..), Answered::Grown(_)) => self.made.before_of(value).flatten(),
+            (_, CallResult::Shows(shown)) => shown.map(|shown| shown.value),
+            (Invocation::Append(value, ..), CallResult::Grown(_)) => {
+                self.made.before_of(value).flatten()
+            }
             _ => None,
         }
     }
@@ -320,7 +325,7 @@ impl<'a> Search<'a> {
     }
 
     fn tagged_by(&self, at: usize) -> Option<&Option<BTreeSet<u128>>> {
-        let Asked::SetTags(tags) = self.entries[at].asked else { return None };
+        let Invocation::SetTags(tags) = self.entries[at].asked else { return None };
         self.tagged.get(&tags)
     }
 
@@ -331,8 +336,8 @@ impl<'a> Search<'a> {
     /// The state after a call, if it may come in this state.
     fn after(&self, at: usize, state: Option<Shown>) -> Option<Option<Shown>> {
         let entry = &self.entries[at];
-        if let Asked::Append(value, ..) = entry.asked
-            && matches!(entry.answered, Answered::Unknown | Answered::Grown(_))
+        if let Invocation::Append(value, ..) = entry.asked
+            && matches!(entry.answered, CallResult::Unknown | CallResult::Grown(_))
             && !self.made.may_follow(value, state)
         {
             return None;
@@ -384,7 +389,7 @@ impl<'a> Search<'a> {
             return true;
         };
         let is_it = match (self.entries[at].asked, shown_in(&self.entries[last])) {
-            (Asked::Put(value, _), Some(shown)) => Shown::put(value).value == shown.value,
+            (Invocation::Put(value, _), Some(shown)) => Shown::put(value).value == shown.value,
             _ => true,
         };
         is_it && self.size_after(at, state) == wanted
@@ -404,7 +409,7 @@ impl<'a> Search<'a> {
         let Some(wanted) = size_seen(last) else { return false };
         let sets_tags = |it: usize| self.sets_tags_of(it, last);
         let is_part = chain.is_empty() || is_append(&self.entries[at]) || sets_tags(at);
-        let is_read = matches!(last.answered, Answered::Shows(_));
+        let is_read = matches!(last.answered, CallResult::Shows(_));
         let unread = chain.iter().filter(|it| self.is_unread(**it)).count();
         let may_be_unread = unread < UNREAD_MAX && !(is_read && self.is_unseen_call(at));
         // Of those to come all are appends, or all but one.
@@ -420,16 +425,16 @@ impl<'a> Search<'a> {
     /// True if a call sets the tags that an answer shows.
     fn sets_tags_of(&self, at: usize, last: &Entry) -> bool {
         let tags = shown_in(last).map(|shown| shown.tags);
-        matches!(self.entries[at].asked, Asked::SetTags(set) if Some(set) == tags)
+        matches!(self.entries[at].asked, Invocation::SetTags(set) if Some(set) == tags)
     }
 
     fn size_after(&self, at: usize, state: Option<Shown>) -> u64 {
         let before = state.map_or(0, |shown| shown.size);
         match self.entries[at].asked {
-            Asked::Append(value, ..) => before + len_of(value),
-            Asked::Put(value, _) => len_of(value),
-            Asked::Delete(_) => 0,
-            Asked::SetTags(_) | Asked::Get => before,
+            Invocation::Append(value, ..) => before + len_of(value),
+            Invocation::Put(value, _) => len_of(value),
+            Invocation::Delete(_) => 0,
+            Invocation::SetTags(_) | Invocation::Get => before,
         }
     }
 
@@ -448,7 +453,10 @@ impl<'a> Search<'a> {
     /// Of two appends that nobody has seen either may be the first: the order in which they began stands for both.
     fn is_in_order(&self, chain: &[usize], at: usize) -> bool {
         let is_either = |it: usize| {
-            let is_plain = matches!(self.entries[it].asked, Asked::Append(_, None, If::Always));
+            let is_plain = matches!(
+                self.entries[it].asked,
+                Invocation::Append(_, None, CallCondition::Always)
+            );
             is_plain && self.is_unseen_call(it)
         };
         chain.last().is_none_or(|&before| before < at || !is_either(before) || !is_either(at))
@@ -467,8 +475,8 @@ impl<'a> Search<'a> {
 
 /// The most calls that do the same to place before one call: a second changes something only where
 /// it appends.
-fn doing_the_same_max(kind: Asked) -> usize {
-    if matches!(kind, Asked::Append(_, None, _)) { UNREAD_MAX } else { 1 }
+fn doing_the_same_max(kind: Invocation) -> usize {
+    if matches!(kind, Invocation::Append(_, None, _)) { UNREAD_MAX } else { 1 }
 }
 
 /// The call that puts or appends a value.
@@ -478,19 +486,20 @@ fn of_value(entries: &[Entry]) -> BTreeMap<u64, usize> {
 }
 
 /// True if it is known of which values an object is made.
-fn is_known(object: u128, entries: &[Entry], made: &Made) -> bool {
+fn is_known(object: u128, entries: &[Entry], made: &KnownObjects) -> bool {
     let is_alone = |value: u64| Shown::put(value).value == object;
     made.knows(object) || entries.iter().filter_map(value_of).any(is_alone)
 }
 
 /// Values that were seen, as far as that can be told: a list may show an object that nobody read, made of any of them.
-fn seen(entries: &[Entry], made: &Made) -> Option<BTreeSet<u64>> {
+fn seen(entries: &[Entry], made: &KnownObjects) -> Option<BTreeSet<u64>> {
     let values: Vec<u64> = entries.iter().filter_map(value_of).collect();
     let shown: BTreeSet<u128> =
         entries.iter().filter_map(shown_in).map(|shown| shown.value).collect();
     let named = entries.iter().filter_map(|entry| match entry.asked {
-        Asked::Put(_, If::Value(value)) | Asked::Delete(If::Value(value)) => Some(value),
-        Asked::Append(_, _, If::Value(value)) => Some(value),
+        Invocation::Put(_, CallCondition::Value(value))
+        | Invocation::Delete(CallCondition::Value(value)) => Some(value),
+        Invocation::Append(_, _, CallCondition::Value(value)) => Some(value),
         _ => None,
     });
     let is_seen = |value: &u64| made.has(*value) || shown.contains(&Shown::put(*value).value);
@@ -499,7 +508,7 @@ fn seen(entries: &[Entry], made: &Made) -> Option<BTreeSet<u64>> {
 }
 
 /// With which objects tags were seen.
-fn tagged(entries: &[Entry], made: &Made) -> BTreeMap<u64, Option<BTreeSet<u128>>> {
+fn tagged(entries: &[Entry], made: &KnownObjects) -> BTreeMap<u64, Option<BTreeSet<u128>>> {
     let mut tagged = BTreeMap::new();
     for shown in entries.iter().filter_map(shown_in) {
         let seen = tagged.entry(shown.tags).or_insert_with(|| Some(BTreeSet::new()));

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Calls as (asked, begin, end, answered); an end of [`NEVER`] is one that was not answered.
-fn check(calls: &[(Asked, u64, u64, Answered)]) -> Result<(), String> {
+fn check(calls: &[(Invocation, u64, u64, CallResult)]) -> Result<(), String> {
     let mut history = History::new(1);
     for &(asked, begun, ended, answered) in calls {
         history.keys[0].push(Entry { asked, begun, ended, answered });
@@ -13,17 +13,17 @@ fn check(calls: &[(Asked, u64, u64, Answered)]) -> Result<(), String> {
     judged
 }
 
-const fn put(value: u64) -> Asked {
-    Asked::Put(value, If::Always)
+const fn put(value: u64) -> Invocation {
+    Invocation::Put(value, CallCondition::Always)
 }
 
-fn shows(value: u64) -> Answered {
-    Answered::Shows(Some(Shown::put(value)))
+fn shows(value: u64) -> CallResult {
+    CallResult::Shows(Some(Shown::put(value)))
 }
 
-const NOTHING: Answered = Answered::Shows(None);
-use Answered::{Done, NoSuchKey, Refused, Unknown, Unmet};
-use Asked::{Delete, Get, SetTags};
+const NOTHING: CallResult = CallResult::Shows(None);
+use CallResult::{Done, NoSuchKey, Refused, Unknown, Unmet};
+use Invocation::{Delete, Get, SetTags};
 
 #[test]
 fn calls_one_after_the_other_are_explained() {
@@ -31,7 +31,7 @@ fn calls_one_after_the_other_are_explained() {
         (Get, 1, 2, NOTHING),
         (put(7), 3, 4, Done),
         (Get, 5, 6, shows(7)),
-        (Delete(If::Always), 7, 8, Done),
+        (Delete(CallCondition::Always), 7, 8, Done),
         (Get, 9, 10, NOTHING),
     ];
     assert_eq!(check(&calls), Ok(()));
@@ -62,7 +62,7 @@ fn a_call_without_an_answer_may_take_effect_late_or_never() {
     assert_eq!(check(&late), Ok(()));
     let deleted = [
         (put(1), 1, 2, Done),
-        (Delete(If::Always), 3, NEVER, Unknown),
+        (Delete(CallCondition::Always), 3, NEVER, Unknown),
         (Get, 4, 5, shows(1)),
         (Get, 6, 7, NOTHING),
     ];
@@ -90,7 +90,7 @@ fn concurrent_calls_may_take_either_order_but_all_readers_the_same() {
 
 #[test]
 fn of_two_conditional_creations_one_fails() {
-    let create = |value| Asked::Put(value, If::Absent);
+    let create = |value| Invocation::Put(value, CallCondition::Absent);
     let both = |second| check(&[(create(1), 1, 10, Done), (create(2), 2, 11, second)]);
     assert_eq!(both(Unmet), Ok(()));
     assert!(both(Done).is_err());
@@ -98,17 +98,20 @@ fn of_two_conditional_creations_one_fails() {
 
 #[test]
 fn a_failed_condition_needs_a_reason() {
-    let alone = (Asked::Put(2, If::Absent), 5, 6, Unmet);
+    let alone = (Invocation::Put(2, CallCondition::Absent), 5, 6, Unmet);
     assert!(check(&[alone]).is_err());
     assert_eq!(check(&[(put(1), 1, NEVER, Unknown), alone]), Ok(()), "an unseen put explains it");
-    assert!(check(&[(Asked::Put(2, If::Value(9)), 1, 2, Done)]).is_err());
-    assert_eq!(check(&[(Asked::Put(2, If::Value(9)), 1, 2, NoSuchKey)]), Ok(()));
-    assert!(check(&[(put(9), 1, 2, Done), (Asked::Put(2, If::Value(9)), 3, 4, Unmet)]).is_err());
+    assert!(check(&[(Invocation::Put(2, CallCondition::Value(9)), 1, 2, Done)]).is_err());
+    assert_eq!(check(&[(Invocation::Put(2, CallCondition::Value(9)), 1, 2, NoSuchKey)]), Ok(()));
+    assert!(
+        check(&[(put(9), 1, 2, Done), (Invocation::Put(2, CallCondition::Value(9)), 3, 4, Unmet)])
+            .is_err()
+    );
 }
 
 #[test]
 fn tags_belong_to_their_version() {
-    let tagged = |value, tags| Answered::Shows(Some(Shown { tags, ..Shown::put(value) }));
+    let tagged = |value, tags| CallResult::Shows(Some(Shown { tags, ..Shown::put(value) }));
     let calls = [(put(1), 1, 2, Done), (SetTags(5), 3, 4, Done), (Get, 5, 6, tagged(1, 5))];
     assert_eq!(check(&calls), Ok(()));
     let mut overwritten = calls.to_vec();
@@ -125,28 +128,28 @@ fn a_long_history_with_many_open_calls_is_decided_quickly() {
         calls.push((put(n + 1), n * 10 + 1, n * 10 + 2, Done));
         if n % 8 == 0 {
             calls.push((put(n + 10_000), n * 10 + 3, NEVER, Unknown));
-            calls.push((Delete(If::Present), n * 10 + 4, NEVER, Unknown));
+            calls.push((Delete(CallCondition::Present), n * 10 + 4, NEVER, Unknown));
         }
         calls.push((Get, n * 10 + 5, n * 10 + 6, shows(n + 1)));
     }
     assert_eq!(check(&calls), Ok(()));
 }
 
-const fn record(value: u64) -> Asked {
-    Asked::Append(value, None, If::Always)
+const fn record(value: u64) -> Invocation {
+    Invocation::Append(value, None, CallCondition::Always)
 }
 
-const fn append_at(value: u64, at: u64) -> Asked {
-    Asked::Append(value, Some(at), If::Always)
+const fn append_at(value: u64, at: u64) -> Invocation {
+    Invocation::Append(value, Some(at), CallCondition::Always)
 }
 
 /// An object of a value and those appended to it.
-fn grown_by(first: u64, next: &[u64]) -> Answered {
+fn grown_by(first: u64, next: &[u64]) -> CallResult {
     let whole = next.iter().fold(Shown::put(first), |shown, value| shown.with(*value));
-    Answered::Shows(Some(whole))
+    CallResult::Shows(Some(whole))
 }
 
-use Answered::{Ends, Grown};
+use CallResult::{Ends, Grown};
 
 #[test]
 fn appends_follow_each_other() {
@@ -242,10 +245,10 @@ fn what_was_read_says_in_which_order_it_was_appended() {
 
 #[test]
 fn what_only_an_answered_call_can_have_made_is_not_looked_for_among_the_others() {
-    let mut made = Made::default();
+    let mut made = KnownObjects::default();
     made.learn(&[5]);
     made.learn(&[6, 7]);
-    let mut calls = vec![(Delete(If::Always), 1, NEVER, Unknown)];
+    let mut calls = vec![(Delete(CallCondition::Always), 1, NEVER, Unknown)];
     calls.extend((1..=40u64).map(|n| (record((n << 20) | (n * 1_637)), n + 1, NEVER, Unknown)));
     calls.extend([
         (Get, 50, 90, shows(5)),
@@ -304,19 +307,19 @@ fn of_an_object_that_was_only_listed_it_is_found_of_which_appends_it_is_made() {
     let knows = |order: &[usize]| {
         let entries = entries(order);
         let object = entries.last().and_then(shown_in).unwrap().value;
-        Made::default().with_listed(&entries).knows(object)
+        KnownObjects::default().with_listed(&entries).knows(object)
     };
     assert!(knows(&[2, 19, 30, 11, 4]));
     assert!(!knows(&[2, 20, 30, 11, 4]), "one was to begin elsewhere");
     let five = [listed(&[2, 19, 30, 11, 4]), (Get, 102, 103, NOTHING)];
-    let deleted = (Delete(If::Always), 50, NEVER, Unknown);
+    let deleted = (Delete(CallCondition::Always), 50, NEVER, Unknown);
     assert_eq!(check(&[&calls[..], &[deleted], &five].concat()), Ok(()));
 }
 
 #[test]
 fn what_was_put_and_appended_to_without_an_answer_may_have_been_tagged_too() {
     let seen = |tags| match grown_by(2, &[3, 4, 6]) {
-        Answered::Shows(Some(shown)) => Answered::Shows(Some(Shown { tags, ..shown })),
+        CallResult::Shows(Some(shown)) => CallResult::Shows(Some(Shown { tags, ..shown })),
         other => other,
     };
     let check = |tags| {
@@ -334,16 +337,16 @@ fn what_was_put_and_appended_to_without_an_answer_may_have_been_tagged_too() {
 
 #[test]
 fn a_condition_that_is_not_met_may_come_after_more_calls_than_one() {
-    let appended = Asked::Append(8, None, If::Always);
-    let not_met = Asked::Append(9, None, If::Value(7));
+    let appended = Invocation::Append(8, None, CallCondition::Always);
+    let not_met = Invocation::Append(9, None, CallCondition::Value(7));
     let calls = [
         // Alone it would do, and nothing that comes after it would be explained.
         (put(5), 1, NEVER, Unknown),
         (Get, 2, 3, NOTHING),
-        (Asked::Put(7, If::Absent), 4, NEVER, Unknown),
+        (Invocation::Put(7, CallCondition::Absent), 4, NEVER, Unknown),
         (appended, 5, NEVER, Unknown),
         (not_met, 6, 7, Unmet),
-        (Get, 8, 9, Answered::Shows(Some(Shown::put(7).with(8)))),
+        (Get, 8, 9, CallResult::Shows(Some(Shown::put(7).with(8)))),
     ];
     assert_eq!(check(&calls), Ok(()));
     // Nothing puts what the last shows.
@@ -388,7 +391,8 @@ fn a_wrong_history_with_many_open_calls_is_called_wrong_in_bounded_time_and_memo
         _ => (put(number(n)), n, NEVER, Unknown),
     });
     // Each may come after any three of those.
-    let unmet = (100..110).map(|n| (Asked::Put(number(n), If::Absent), n, n + 100, Unmet));
+    let unmet =
+        (100..110).map(|n| (Invocation::Put(number(n), CallCondition::Absent), n, n + 100, Unmet));
     let wrong = (Get, 400, 401, shows(number(99)));
     let mut history = History::new(1);
     for (asked, begun, ended, answered) in open.chain(unmet).chain([wrong]) {

@@ -33,7 +33,7 @@ use larder_types::codec::{decode, encode};
 
 use crate::agreed::Shared;
 use crate::clock::MS;
-use crate::happening::{FromManagers, Happening, ManagerIn, NodeIn, ProxyIn, StoreIn};
+use crate::event::{FromManagers, ManagerIn, NodeIn, ProxyIn, SimEvent, StoreIn};
 use crate::net::Net;
 use crate::servers::Server;
 use crate::setup::Setup;
@@ -307,7 +307,7 @@ impl Manager {
     }
 
     fn send(&self, to: ServerId, what: FromManagers, net: &mut Net) {
-        let what: Happening = match self.setup.server(to) {
+        let what: SimEvent = match self.setup.server(to) {
             Server::Node(node) => (node, NodeIn::Managers(what)).into(),
             Server::Store(store) => (store, StoreIn::Managers(what)).into(),
             Server::Proxy(proxy) => (proxy, ProxyIn::Managers(what)).into(),
@@ -348,7 +348,7 @@ impl Manager {
             return self.policy(PolicyEvent::From(from, message), net);
         }
         let leader = quorum.leader().filter(|leader| *leader != me && !handed_on);
-        self.policy(PolicyEvent::Overheard(from), net);
+        self.policy(PolicyEvent::FollowerHeartbeats(from), net);
         if let Some(leader) = leader
             && let Server::Manager(manager) = self.setup.server(leader)
         {

@@ -3,8 +3,8 @@
 use larder_protocol::manager::state::Topology;
 use larder_types::{PgId, ServerId};
 
+use crate::event::SimEvent;
 use crate::faults::FaultKind;
-use crate::happening::Happening;
 use crate::net::Net;
 use crate::places::{names, primary_of};
 use crate::setup::Setup;
@@ -82,7 +82,7 @@ pub(super) fn delay_deposed(setup: &Setup, before: &Topology, map: &Topology, ne
         }
         net.faults.add("primaries deposed while they run", 1);
         if net.rng.one_in(LATE_ONE_IN) {
-            net.after(0, Happening::Strikes(FaultKind::Laggard(setup.server(server))));
+            net.after(0, SimEvent::Strikes(FaultKind::Laggard(setup.server(server))));
         }
     }
 }

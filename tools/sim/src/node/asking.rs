@@ -6,9 +6,9 @@ use larder_types::{LvId, PgId, View};
 
 use super::Node;
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::{Requester, StoreIn};
+use crate::event::{Requester, StoreIn};
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::servers::Server;
 
 /// Microseconds after which a request that was not answered is made again.
@@ -62,7 +62,7 @@ impl Node {
         id: u64,
         answer: DataAnswer,
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         let Some(Request { view, pg, lv, replica, .. }) = self.life().requests.remove(&id) else {
             return Ok(());
         };
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// At a tick: makes requests again, or gives them up.
-    pub(super) fn ask_again(&mut self, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn ask_again(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         if self.setup.options.bugs.driver.asks_data_once() {
             return Ok(());
         }

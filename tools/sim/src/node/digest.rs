@@ -13,10 +13,10 @@ use larder_types::{OpId, PgId, ServerId, VersionRow, rows};
 
 use super::{Node, kv_fate};
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::NodeIn;
+use crate::event::NodeIn;
 use crate::index::{BUCKET, Port};
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::verdict::Finding;
 
 /// Longest time for which a sum waits or takes.
@@ -33,7 +33,7 @@ const ROTTEN: &str = "rotten";
 
 impl Node {
     /// At a tick: begins comparisons.
-    pub(super) fn compare_indexes(&mut self, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn compare_indexes(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         for pg in (0..self.setup.pgs).map(PgId) {
             let machine = &self.member(pg).pg;
             if !machine.may_compare() {
@@ -55,7 +55,12 @@ impl Node {
     }
 
     /// A digest was applied: the index as it is now is to be summed, a while later.
-    pub(super) fn keep_for_sum(&mut self, pg: PgId, at: OpId, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn keep_for_sum(
+        &mut self,
+        pg: PgId,
+        at: OpId,
+        net: &mut Net,
+    ) -> Result<(), ProcessEnd> {
         let reader = self.kv.snapshot().map_err(kv_fate)?;
         let (id, run) = (self.id, self.run);
         self.life().digests.insert(pg, (at, reader));
@@ -65,7 +70,7 @@ impl Node {
     }
 
     /// Sums the index as it was at a digest, in pieces of any size.
-    pub(super) fn sum(&mut self, pg: PgId, at: OpId, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn sum(&mut self, pg: PgId, at: OpId, net: &mut Net) -> Result<(), ProcessEnd> {
         let pgs = self.setup.pgs;
         let digests = &mut self.life().digests;
         // It may have been kept at a later digest since.

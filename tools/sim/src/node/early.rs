@@ -6,10 +6,10 @@ use larder_types::codec::encode;
 use larder_types::{HighWaterRow, OpId, PgId, rows};
 
 use super::Node;
-use crate::fate::Fate;
-use crate::happening::{NodeIn, ReadStep};
+use crate::event::{NodeIn, ReadStep};
 use crate::index::Port;
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::verdict::Finding;
 
 /// One in so many runs is of a release that knows no marks, where primaries serve early in others.
@@ -29,7 +29,7 @@ impl Node {
         pg: PgId,
         lvs: Vec<LvInfo>,
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         let mut out = Outbox::new();
         let machine = &mut self.member(pg).pg;
         machine.forget_ledger();
@@ -46,7 +46,7 @@ impl Node {
     }
 
     /// The rows are read: takes what they leave free. Returns whether they are to be read again for it.
-    pub(super) fn complete_space(&mut self, pg: PgId, net: &mut Net) -> Result<bool, Fate> {
+    pub(super) fn complete_space(&mut self, pg: PgId, net: &mut Net) -> Result<bool, ProcessEnd> {
         let (now, kv) = (self.now(net), self.kv.clone());
         loop {
             let mut out = Outbox::new();
@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// Leaves the row of a PG's marks as it was, though the position beside it has moved on.
-    pub(super) fn keep_marks(&self, pg: PgId, marks: &[u8]) -> Result<(), Fate> {
+    pub(super) fn keep_marks(&self, pg: PgId, marks: &[u8]) -> Result<(), ProcessEnd> {
         let mut batch = Batch::new();
         batch.position(&rows::high_water(pg), marks);
         self.kv.apply(&batch).map_err(super::kv_fate)

@@ -10,10 +10,10 @@ use larder_types::{OpId, PgId, rows};
 
 use super::Node;
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::{NodeIn, ReadStep};
+use crate::event::{NodeIn, ReadStep};
 use crate::index::Port;
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::verdict::Finding;
 
 /// Microseconds between two steps of the walk, at most.
@@ -23,7 +23,7 @@ const STRETCH_ROWS: u64 = 60;
 
 impl Node {
     /// Begins the walk, reads a stretch, ends the stretch: anything may come between.
-    pub(super) fn read_index(&mut self, step: ReadStep, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn read_index(&mut self, step: ReadStep, net: &mut Net) -> Result<(), ProcessEnd> {
         let pgs = self.setup.pgs;
         let life = self.life();
         let next = match step {
@@ -67,7 +67,7 @@ impl Node {
     }
 
     /// All rows are read; returns whether some PG needs them again.
-    fn complete_all(&mut self, net: &mut Net) -> Result<bool, Fate> {
+    fn complete_all(&mut self, net: &mut Net) -> Result<bool, ProcessEnd> {
         let mut is_any_unread = false;
         for pg in (0..self.setup.pgs).map(PgId) {
             is_any_unread |= self.complete_space(pg, net)?;

@@ -19,12 +19,12 @@ use larder_types::{BootId, BucketId, LvId, PgId, ServerId, SessionId, StreamId, 
 
 use super::ledger::is_same;
 use super::{NOBODY, Node, scan};
-use crate::fate::Fate;
-use crate::happening::{FromManagers, NodeIn};
+use crate::event::{FromManagers, NodeIn};
 use crate::index::Port;
 use crate::managers::BEAT_US;
 use crate::net::Net;
 use crate::places::{info_of, store_of};
+use crate::process_end::ProcessEnd;
 use crate::servers::Server;
 use crate::verdict::Finding;
 
@@ -38,7 +38,11 @@ impl Node {
         self.setup.clock_ms(self.server(), net.now_us())
     }
 
-    pub(super) fn hear_managers(&mut self, what: FromManagers, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn hear_managers(
+        &mut self,
+        what: FromManagers,
+        net: &mut Net,
+    ) -> Result<(), ProcessEnd> {
         self.life().managers.heard(net);
         match what {
             FromManagers::Map(map) => self.take_map(&map, net),
@@ -46,7 +50,7 @@ impl Node {
         }
     }
 
-    fn told(&mut self, message: ManagerMessage, net: &mut Net) -> Result<(), Fate> {
+    fn told(&mut self, message: ManagerMessage, net: &mut Net) -> Result<(), ProcessEnd> {
         let run = self.run;
         match message {
             ManagerMessage::WhoAreYou => self.say_started(net),
@@ -96,7 +100,7 @@ impl Node {
     }
 
     /// Tells PGs of which copies come or go whose servers are away, by the newest map.
-    pub(super) fn look_who_is_away(&mut self, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn look_who_is_away(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let map = self.life().managers.map.clone();
         let pgs: Vec<PgId> = self.life().members.iter().map(|it| it.pg.id()).collect();
         for pg in pgs {
@@ -171,7 +175,7 @@ impl Node {
         members: Vec<ServerId>,
         learners: &[ServerId],
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         let (me, boot) = (self.server(), self.run);
         if members.contains(&me) {
             self.step(pg, Event::NewView { view, members, boot }, net)?;
@@ -189,7 +193,7 @@ impl Node {
         infos: Vec<LvInfo>,
         sessions: &[SessionId],
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         if self.member(pg).pg.view() != view {
             return Ok(());
         }
@@ -214,7 +218,7 @@ impl Node {
         (lv, replica): (LvId, usize),
         order: MapVersion,
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         let map = self.life().managers.map.clone();
         let Some(record) = map.lv(lv) else { return Ok(()) };
         let Some(of) = record.replicas.get(replica) else { return Ok(()) };
@@ -241,7 +245,7 @@ impl Node {
         lvs: Vec<LvInfo>,
         sessions: &[SessionId],
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         while self.apply(pg, net)? > 0 {}
         let (kv, pg_count) = (self.kv.clone(), self.setup.pgs);
         let member = self.member(pg);
@@ -294,7 +298,7 @@ impl Node {
         open: Vec<(BucketId, StreamId, PgId)>,
         sessions: &[SessionId],
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         // A session may have begun since this was said.
         let life = self.life();
         let is_open = |session| {
@@ -312,10 +316,10 @@ impl Node {
         Ok(())
     }
 
-    fn take_map(&mut self, map: &Arc<Topology>, net: &mut Net) -> Result<(), Fate> {
+    fn take_map(&mut self, map: &Arc<Topology>, net: &mut Net) -> Result<(), ProcessEnd> {
         if self.life().managers.take(map, net) {
             if self.life().managers.know_another() {
-                return Err(Fate::superseded(net));
+                return Err(ProcessEnd::superseded(net));
             }
             for (_, session) in &map.closed {
                 self.close_session(*session, net)?;
@@ -325,7 +329,7 @@ impl Node {
     }
 
     /// A session is over: its requests are not repeated, and its streams get no parent.
-    fn close_session(&mut self, session: SessionId, net: &mut Net) -> Result<(), Fate> {
+    fn close_session(&mut self, session: SessionId, net: &mut Net) -> Result<(), ProcessEnd> {
         let is_deaf = self.setup.options.bugs.driver.ignores_closed_sessions();
         if is_deaf || !self.life().closed.insert(session) {
             return Ok(());
@@ -348,7 +352,7 @@ impl Node {
         }
     }
 
-    fn drop_streams_of(&mut self, session: SessionId, net: &mut Net) -> Result<(), Fate> {
+    fn drop_streams_of(&mut self, session: SessionId, net: &mut Net) -> Result<(), ProcessEnd> {
         for pg in (0..self.setup.pgs).map(PgId) {
             if self.member(pg).pg.role() != Role::Serving {
                 continue;

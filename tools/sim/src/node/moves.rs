@@ -10,10 +10,10 @@ use larder_volume::verify_range;
 
 use super::Node;
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::{Asker, Heard, StoreIn};
+use crate::event::{DataCaller, ProxyEvent, StoreIn};
 use crate::index::Port;
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::servers::Server;
 use crate::verdict::Finding;
 
@@ -41,7 +41,7 @@ struct Moving {
 
 impl Node {
     /// At a tick: gives up what nobody answers for, and begins a walk if an LV is fragmented.
-    pub(super) fn compact_on(&mut self, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn compact_on(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let now_us = net.now_us();
         let under_way = self.life().compacting.iter().flat_map(|compacting| &compacting.moves);
         let overdue = under_way.filter(|(_, moving)| moving.until_us <= now_us);
@@ -117,7 +117,7 @@ impl Node {
         let Some(holder) = moving.left.pop() else { return false };
         let chunk = moving.to.chunk.clone();
         if let Some(store) = self.life().store_of(chunk.lv, holder) {
-            let caller = Asker::Node { node, run, copy: id };
+            let caller = DataCaller::Node { node, run, copy: id };
             net.send(Server::Node(node), (store, StoreIn::Read { caller, chunk: Box::new(chunk) }));
         }
         true
@@ -127,24 +127,24 @@ impl Node {
     pub(super) fn move_heard(
         &mut self,
         id: u64,
-        heard: &Heard,
+        heard: &ProxyEvent,
         net: &mut Net,
-    ) -> Result<bool, Fate> {
+    ) -> Result<bool, ProcessEnd> {
         let Some(moving) = self.moving(id) else { return Ok(false) };
         match heard {
-            Heard::Bytes(Some(bytes)) if verify_range(&moving.to.chunk, 0, bytes).is_ok() => {
+            ProxyEvent::Bytes(Some(bytes)) if verify_range(&moving.to.chunk, 0, bytes).is_ok() => {
                 let to = moving.to.clone();
                 self.write_moved(id, &to, bytes, net);
                 if self.setup.options.bugs.driver.counts_move_unwritten() {
                     self.moved(id, true, net)?;
                 }
             }
-            Heard::Bytes(_) => {
+            ProxyEvent::Bytes(_) => {
                 if !self.read_to_move(id, net) {
                     self.moved(id, false, net)?;
                 }
             }
-            Heard::Written { grant, good, replica } if *grant == moving.to.grant => {
+            ProxyEvent::Written { grant, good, replica } if *grant == moving.to.grant => {
                 moving.unwritten = moving.unwritten.without(Holders::default().with(*replica));
                 if !good || moving.unwritten.is_empty() {
                     let good = *good;
@@ -161,7 +161,7 @@ impl Node {
         for replica in to.replicas.iter() {
             let Some(store) = self.life().store_of(lv, replica) else { continue };
             let input = StoreIn::Write {
-                caller: Asker::Node { node, run, copy: id },
+                caller: DataCaller::Node { node, run, copy: id },
                 lv,
                 grant: to.grant,
                 extents: to.extents.clone(),
@@ -177,7 +177,7 @@ impl Node {
         }
     }
 
-    fn moved(&mut self, id: u64, is_copied: bool, net: &mut Net) -> Result<(), Fate> {
+    fn moved(&mut self, id: u64, is_copied: bool, net: &mut Net) -> Result<(), ProcessEnd> {
         let compacting = self.life().compacting.as_mut();
         let Some(moving) = compacting.and_then(|compacting| compacting.moves.remove(&id)) else {
             return Ok(());

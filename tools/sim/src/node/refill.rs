@@ -10,10 +10,10 @@ use larder_volume::verify_range;
 
 use super::Node;
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::{Asker, Heard, StoreIn};
+use crate::event::{DataCaller, ProxyEvent, StoreIn};
 use crate::index::Port;
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::servers::Server;
 use crate::verdict::Finding;
 
@@ -39,7 +39,7 @@ struct Copying {
 
 impl Node {
     /// At a tick: gives up what nobody answers for, and begins a walk if one is wanted.
-    pub(super) fn walk_on(&mut self, net: &mut Net) -> Result<(), Fate> {
+    pub(super) fn walk_on(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let now_us = net.now_us();
         let life = self.life();
         let overdue: Vec<u64> = life
@@ -58,7 +58,7 @@ impl Node {
         Ok(())
     }
 
-    fn begin_walk(&mut self, net: &mut Net) -> Result<(), Fate> {
+    fn begin_walk(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let life = self.life();
         let mut walk = Walk::new(life.bound);
         life.members.iter().for_each(|member| walk.add(&member.pg));
@@ -118,8 +118,10 @@ impl Node {
         let Some(holder) = copying.left.pop() else { return false };
         let chunk = copying.refill.chunk.clone();
         if let Some(store) = life.store_of(chunk.lv, holder) {
-            let input =
-                StoreIn::Read { caller: Asker::Node { node, run, copy }, chunk: Box::new(chunk) };
+            let input = StoreIn::Read {
+                caller: DataCaller::Node { node, run, copy },
+                chunk: Box::new(chunk),
+            };
             net.send(Server::Node(node), (store, input));
         }
         true
@@ -129,21 +131,21 @@ impl Node {
     pub(super) fn copy_heard(
         &mut self,
         copy: u64,
-        heard: Heard,
+        heard: ProxyEvent,
         net: &mut Net,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), ProcessEnd> {
         let (node, run) = (self.id, self.run);
         let life = self.life();
         let copying = life.walking.as_mut().and_then(|walking| walking.copies.get_mut(&copy));
         let Some(copying) = copying else { return Ok(()) };
         let Refill { chunk, to, grant, .. } = copying.refill.clone();
         match heard {
-            Heard::Bytes(Some(bytes)) if verify_range(&chunk, 0, &bytes).is_ok() => {
+            ProxyEvent::Bytes(Some(bytes)) if verify_range(&chunk, 0, &bytes).is_ok() => {
                 let Some(store) = life.store_of(chunk.lv, to) else {
                     return self.copied(copy, false, net);
                 };
                 let input = StoreIn::Write {
-                    caller: Asker::Node { node, run, copy },
+                    caller: DataCaller::Node { node, run, copy },
                     lv: chunk.lv,
                     grant,
                     extents: chunk.extents,
@@ -161,13 +163,15 @@ impl Node {
                 }
                 Ok(())
             }
-            Heard::Bytes(_) if self.read_next(copy, net) => Ok(()),
-            Heard::Written { grant: of, good, .. } if of == grant => self.copied(copy, good, net),
+            ProxyEvent::Bytes(_) if self.read_next(copy, net) => Ok(()),
+            ProxyEvent::Written { grant: of, good, .. } if of == grant => {
+                self.copied(copy, good, net)
+            }
             _ => self.copied(copy, false, net),
         }
     }
 
-    fn copied(&mut self, copy: u64, is_copied: bool, net: &mut Net) -> Result<(), Fate> {
+    fn copied(&mut self, copy: u64, is_copied: bool, net: &mut Net) -> Result<(), ProcessEnd> {
         let walking = self.life().walking.as_mut();
         let Some(copying) = walking.and_then(|walking| walking.copies.remove(&copy)) else {
             return Ok(());
@@ -179,7 +183,7 @@ impl Node {
     }
 
     /// Ends the walk if no copy is under way.
-    fn end_walk(&mut self, net: &mut Net) -> Result<(), Fate> {
+    fn end_walk(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let life = self.life();
         let Some(walking) = life.walking.take_if(|walking| walking.copies.is_empty()) else {
             return Ok(());

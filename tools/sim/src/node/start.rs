@@ -15,12 +15,12 @@ use larder_types::{BootId, Op, OpId, PgId, ServerId, View, rows};
 use super::early::OLDER_ONE_IN;
 use super::{Life, Member, Node};
 use crate::clock::MS;
-use crate::fate::Fate;
-use crate::happening::{NodeIn, ReadStep};
+use crate::event::{NodeIn, ReadStep};
 use crate::index::Port;
 use crate::log::{self, Log, fate};
 use crate::managers::Managers;
 use crate::net::Net;
+use crate::process_end::ProcessEnd;
 use crate::servers::Server;
 
 /// Most rows of a step in which garbage goes.
@@ -31,7 +31,7 @@ const RESTS_ONE_IN: u64 = 4;
 /// The reason that a server does not start.
 pub(crate) enum NoStart {
     /// Something failed that may be over later.
-    Later(Fate),
+    Later(ProcessEnd),
     /// Its log is damaged.
     Damaged(String),
     /// Its log and index do not fit each other.

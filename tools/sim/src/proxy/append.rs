@@ -4,16 +4,16 @@ use bytes::Bytes;
 use larder_protocol::{Answer, AppendCall, Call, Content, Description};
 use larder_types::Attributes;
 
-use super::put::Wanted;
-use crate::desk::Desk;
-use crate::history::Answered;
+use super::put::PutRequest;
+use crate::history::CallResult;
 use crate::index::{BUCKET, EPOCH};
+use crate::proxy_context::ProxyContext;
 
 /// The plan of an append.
 #[derive(Debug, Clone)]
 pub(crate) struct AppendPlan {
     /// Its key, its tag, its condition, and where its proxy drops it.
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: PutRequest,
     pub(crate) bytes: Bytes,
     /// Where it must begin, if that matters.
     pub(crate) at: Option<u64>,
@@ -21,9 +21,9 @@ pub(crate) struct AppendPlan {
     pub(crate) chunk_bytes: Option<usize>,
 }
 
-impl Desk {
+impl ProxyContext {
     /// Appends.
-    pub(crate) async fn append(&self, plan: AppendPlan) -> Answered {
+    pub(crate) async fn append(&self, plan: AppendPlan) -> CallResult {
         let pg = self.pg_of(&plan.wanted.key);
         let Some(chunk_bytes) = plan.chunk_bytes else {
             let content = Content::Inline(plan.bytes.clone());
@@ -37,14 +37,14 @@ impl Desk {
             Ok(content) => self.append_content(&plan, content).await,
             Err(answered) => answered,
         };
-        if !matches!(answered, Answered::Grown(_)) && !self.one_in(4) {
+        if !matches!(answered, CallResult::Grown(_)) && !self.one_in(4) {
             // Chunks that an append has claimed after all are not dropped.
             self.tell(pg, Call::DropStream { bucket: BUCKET, stream });
         }
         answered
     }
 
-    async fn append_content(&self, plan: &AppendPlan, content: Content) -> Answered {
+    async fn append_content(&self, plan: &AppendPlan, content: Content) -> CallResult {
         let pg = self.pg_of(&plan.wanted.key);
         let open = self.begin_request();
         let call = AppendCall {
@@ -63,8 +63,8 @@ impl Desk {
             condition: plan.wanted.condition.clone(),
         };
         match self.op(pg, Call::Append(Box::new(call))).await {
-            Ok(Answer::Appended(done)) => Answered::Grown(done.made.offset),
-            Ok(_) => Answered::Unknown,
+            Ok(Answer::Appended(done)) => CallResult::Grown(done.made.offset),
+            Ok(_) => CallResult::Unknown,
             Err(answered) => answered,
         }
     }

@@ -1,28 +1,28 @@
 //! Coalescing: pieces of an object that was appended to are read, stored as one chunk, and replaced.
 
 use bytes::{Bytes, BytesMut};
-use larder_protocol::{Answer, Call, CoalesceAsk, CoalesceCall, CoalescePlan, Content};
+use larder_protocol::{Answer, Call, CoalesceCall, CoalescePlan, CoalesceRequest, Content};
 use larder_types::limits::INLINE_BYTES_MAX;
 use larder_types::{Attributes, Condition, ETag, ObjectKey, PgId, StreamId, Target};
 
-use super::put::Wanted;
-use crate::desk::Desk;
-use crate::happening::{Ask, Heard, Located};
+use super::put::PutRequest;
+use crate::event::{Located, PgRequest, ProxyEvent};
 use crate::index::{BUCKET, EPOCH};
+use crate::proxy_context::ProxyContext;
 
 /// Bytes of a chunk: smaller than what some windows have, so that their streams have several.
 const CHUNK_BYTES: usize = 30_000;
 
-impl Desk {
+impl ProxyContext {
     /// Coalesces pieces of a key's version, if some are worth it.
     pub(crate) async fn coalesce(&self, key: &ObjectKey) {
         let pg = self.pg_of(key);
-        let ask = CoalesceAsk { bucket: BUCKET, key: key.clone(), from: 0 };
+        let ask = CoalesceRequest { bucket: BUCKET, key: key.clone(), from: 0 };
         let answer = self.op(pg, Call::PlanCoalesce(Box::new(ask))).await;
         let Ok(Answer::Plan(Some(plan))) = answer else { return };
         let CoalescePlan { pieces, window: Some(window), .. } = *plan else { return };
-        let Some(Heard::Located(Some(located))) =
-            self.exchange(pg, Ask::Locate(BUCKET, key.clone())).await
+        let Some(ProxyEvent::Located(Some(located))) =
+            self.exchange(pg, PgRequest::Locate(BUCKET, key.clone())).await
         else {
             return;
         };
@@ -35,7 +35,7 @@ impl Desk {
         let content = if bytes.len() <= INLINE_BYTES_MAX as usize {
             Content::Inline(bytes)
         } else {
-            let wanted = Wanted {
+            let wanted = PutRequest {
                 key: key.clone(),
                 target: Target::Version,
                 etag: ETag::Md5([0; 16]),

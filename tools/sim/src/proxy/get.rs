@@ -2,16 +2,16 @@
 
 use bytes::Bytes;
 use larder_protocol::scheduler::Reading;
-use larder_protocol::scheduler::reads::Asked;
+use larder_protocol::scheduler::reads::PendingRead;
 use larder_types::{Chunk, ObjectKey, rows};
 use larder_volume::verify_range;
 
 use super::{PATIENCE_US, REPEAT_US};
 use crate::content::{digest_of, tags_number, values_in};
-use crate::desk::{Desk, Line};
-use crate::happening::{Ask, Heard, Located, Piece};
+use crate::event::{Located, PgRequest, Piece, ProxyEvent};
 use crate::history::Shown;
 use crate::index::BUCKET;
+use crate::proxy_context::{Line, ProxyContext};
 use crate::verdict::Finding;
 
 /// Rounds of finding and reading before a get gives up.
@@ -26,14 +26,14 @@ enum Read {
     Bad(Box<Chunk>),
 }
 
-impl Desk {
+impl ProxyContext {
     /// The object that the key shows, and the values that were read; `None` if there was no answer.
     pub(crate) async fn get(&self, key: &ObjectKey) -> Option<(Option<Shown>, Vec<u64>)> {
         let pg = self.pg_of(key);
         let mut bad_before = None;
         for _ in 0..ROUNDS {
-            let asked = self.exchange(pg, Ask::Locate(BUCKET, key.clone())).await?;
-            let Heard::Located(found) = asked else { return None };
+            let asked = self.exchange(pg, PgRequest::Locate(BUCKET, key.clone())).await?;
+            let ProxyEvent::Located(found) = asked else { return None };
             let Some(located) = found else { return Some((None, Vec::new())) };
             let shown = shown(&located);
             match self.read(&located).await {
@@ -111,7 +111,7 @@ impl Desk {
     async fn read_holders(
         &self,
         chunk: &Chunk,
-        asked: Asked,
+        asked: PendingRead,
         reading: &mut Reading,
     ) -> Result<Bytes, bool> {
         let patience_us = REPEAT_US.min(PATIENCE_US);
@@ -139,7 +139,7 @@ impl Desk {
             may_hedge = false;
             let (asked, _line) = under_way.remove(at);
             let replica = asked.replica.index;
-            let Heard::Bytes(Some(bytes)) = heard else {
+            let ProxyEvent::Bytes(Some(bytes)) = heard else {
                 self.with_choices(|choices, _, _| choices.gave_up(asked));
                 unreachable = true;
                 continue;
@@ -166,7 +166,7 @@ impl Desk {
     }
 
     /// Asks a holder; where its answer arrives.
-    fn ask_holder(&self, chunk: &Chunk, asked: Asked) -> (Asked, Line) {
+    fn ask_holder(&self, chunk: &Chunk, asked: PendingRead) -> (PendingRead, Line) {
         let replica = asked.replica.index;
         if !chunk.holders.has(replica) {
             let text = format!("{:?} is read from replica {replica}, no holder", chunk.grant);
@@ -194,8 +194,8 @@ impl Desk {
         for pg in self.pgs() {
             let mut from = Some(begin.clone());
             while let Some(first) = from.take() {
-                let asked = self.exchange(pg, Ask::List(BUCKET, first)).await?;
-                let Heard::Listed(found, next) = asked else {
+                let asked = self.exchange(pg, PgRequest::List(BUCKET, first)).await?;
+                let ProxyEvent::Listed(found, next) = asked else {
                     return None;
                 };
                 listed.extend(found.into_iter().map(|(key, etag, tags, size)| {

@@ -6,11 +6,11 @@ use larder_types::{
     Attributes, Condition, ETag, ObjectKey, OpId, PartRef, StreamId, Target, UploadId,
 };
 
-use super::put::{DropAt, Payload, Wanted};
-use crate::desk::Desk;
-use crate::happening::{Ask, Heard};
-use crate::history::Answered;
+use super::put::{DropAt, Payload, PutRequest};
+use crate::event::{PgRequest, ProxyEvent};
+use crate::history::CallResult;
 use crate::index::{BUCKET, EPOCH};
+use crate::proxy_context::ProxyContext;
 
 /// The plan of an upload.
 #[derive(Debug, Clone)]
@@ -28,14 +28,14 @@ pub(crate) struct UploadPlan {
     pub(crate) condition: Condition,
 }
 
-impl Desk {
+impl ProxyContext {
     /// Stores chunks one after the other, then the parent that names them.
     pub(crate) async fn put_stream(
         &self,
-        wanted: Wanted,
+        wanted: PutRequest,
         bytes: Bytes,
         chunk_bytes: usize,
-    ) -> Result<OpId, Answered> {
+    ) -> Result<OpId, CallResult> {
         let stream = self.new_stream();
         let (pg, dropped) = (self.pg_of(&wanted.key), wanted.drop_at.is_some() && self.one_in(2));
         let result = self.store_stream(wanted, stream, &bytes, chunk_bytes, dropped).await;
@@ -48,12 +48,12 @@ impl Desk {
 
     async fn store_stream(
         &self,
-        wanted: Wanted,
+        wanted: PutRequest,
         stream: StreamId,
         bytes: &Bytes,
         chunk_bytes: usize,
         dropped: bool,
-    ) -> Result<OpId, Answered> {
+    ) -> Result<OpId, CallResult> {
         let content = self.store_chunks(&wanted, stream, bytes, chunk_bytes, dropped).await?;
         let size = bytes.len() as u64;
         self.put(wanted, Payload::Stream { content, size }).await
@@ -62,18 +62,18 @@ impl Desk {
     /// Stores the chunks of a stream.
     pub(crate) async fn store_chunks(
         &self,
-        wanted: &Wanted,
+        wanted: &PutRequest,
         stream: StreamId,
         bytes: &Bytes,
         chunk_bytes: usize,
         dropped: bool,
-    ) -> Result<Content, Answered> {
+    ) -> Result<Content, CallResult> {
         let chunks = bytes.len().div_ceil(chunk_bytes) as u32;
         let last = self.below(u64::from(chunks)) as u32;
         for number in 0..chunks {
             let from = number as usize * chunk_bytes;
             let chunk = bytes.slice(from..(from + chunk_bytes).min(bytes.len()));
-            let of_chunk = Wanted {
+            let of_chunk = PutRequest {
                 key: wanted.key.clone(),
                 target: Target::Chunk { stream, number },
                 etag: wanted.etag.clone(),
@@ -82,20 +82,20 @@ impl Desk {
                 drop_at: (dropped && number == last).then_some(DropAt::Granted),
             };
             // A chunk that was refused leaves no doubt: the parent was never asked for.
-            self.put(of_chunk, Payload::Bytes(chunk)).await.map_err(|_| Answered::Refused)?;
+            self.put(of_chunk, Payload::Bytes(chunk)).await.map_err(|_| CallResult::Refused)?;
         }
         Ok(Content::Stream { stream, chunks, chunk_bytes: chunk_bytes as u32 })
     }
 
     /// Uploads in parts.
-    pub(crate) async fn upload(&self, plan: UploadPlan) -> Answered {
+    pub(crate) async fn upload(&self, plan: UploadPlan) -> CallResult {
         match self.try_upload(plan).await {
-            Ok(()) => Answered::Done,
+            Ok(()) => CallResult::Done,
             Err(answered) => answered,
         }
     }
 
-    async fn try_upload(&self, plan: UploadPlan) -> Result<(), Answered> {
+    async fn try_upload(&self, plan: UploadPlan) -> Result<(), CallResult> {
         let pg = self.pg_of(&plan.key);
         let open = self.begin_request();
         let create = Call::CreateUpload {
@@ -107,9 +107,9 @@ impl Desk {
             checksum: None,
         };
         // Until the completion is asked for nothing can become of the object.
-        let created = self.op(pg, create).await.map_err(|_| Answered::Refused)?;
+        let created = self.op(pg, create).await.map_err(|_| CallResult::Refused)?;
         drop(open);
-        let Answer::Done { op, .. } = created else { return Err(Answered::Refused) };
+        let Answer::Done { op, .. } = created else { return Err(CallResult::Refused) };
         let upload = UploadId { pg, op };
         let mut all_put = true;
         for (index, bytes) in plan.parts.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Desk {
             let (request, key) = (open.request, plan.key.clone());
             let abort = Call::AbortUpload { request, bucket: BUCKET, key, upload };
             let _any = self.op(pg, abort).await;
-            return Err(Answered::Refused);
+            return Err(CallResult::Refused);
         }
         self.complete(&plan, upload).await
     }
@@ -136,8 +136,8 @@ impl Desk {
         upload: UploadId,
         number: u16,
         bytes: Bytes,
-    ) -> Result<OpId, Answered> {
-        let wanted = Wanted {
+    ) -> Result<OpId, CallResult> {
+        let wanted = PutRequest {
             key: plan.key.clone(),
             target: Target::Part { upload, number },
             etag: ETag::Md5([number as u8; 16]),
@@ -152,14 +152,14 @@ impl Desk {
         }
     }
 
-    async fn complete(&self, plan: &UploadPlan, upload: UploadId) -> Result<(), Answered> {
+    async fn complete(&self, plan: &UploadPlan, upload: UploadId) -> Result<(), CallResult> {
         let pg = self.pg_of(&plan.key);
-        let seen = self.exchange(pg, Ask::Parts(BUCKET, upload)).await;
-        let Some(Heard::Parts(rows)) = seen else { return Err(Answered::Refused) };
+        let seen = self.exchange(pg, PgRequest::Parts(BUCKET, upload)).await;
+        let Some(ProxyEvent::Parts(rows)) = seen else { return Err(CallResult::Refused) };
         let sizes = plan.parts.iter().map(|part| part.len() as u64);
         // A part whose answer was lost may have other bytes than the last that were sent.
         if !rows.iter().map(|(_, row)| row.metax.size).eq(sizes) {
-            return Err(Answered::Refused);
+            return Err(CallResult::Refused);
         }
         let open = self.begin_request();
         let part = |(number, row): &(u16, larder_types::PartRow)| {

@@ -17,11 +17,11 @@ use larder_types::{BootId, Condition, EtagList, PgId, View};
 use crate::agreed::Shared;
 use crate::clock::MS;
 use crate::content::etag_of;
-use crate::desk::{Desk, Rotten, Task};
-use crate::happening::{Ask, FromManagers, Heard, NodeIn, ProxyIn};
-use crate::history::{Answered, If};
+use crate::event::{FromManagers, NodeIn, PgRequest, ProxyEvent, ProxyIn};
+use crate::history::{CallCondition, CallResult};
 use crate::managers::{Managers, PRESENCE_US};
 use crate::net::Net;
+use crate::proxy_context::{ProxyContext, Rotten, Task};
 use crate::servers::Server;
 use crate::setup::Setup;
 
@@ -48,7 +48,7 @@ pub(crate) struct Proxy {
     boot: BootId,
     managers: Managers,
     session: Session,
-    pub(crate) desk: Desk,
+    pub(crate) context: ProxyContext,
     tasks: BTreeMap<u64, (usize, Task)>,
     next_task: u64,
     is_up: bool,
@@ -62,8 +62,8 @@ impl Proxy {
         agreed: &Shared,
         net: &mut Net,
     ) -> Self {
-        let desk = Desk::new(id, net.rng.next_u64(), setup, rotten, agreed);
-        let session = desk.session();
+        let context = ProxyContext::new(id, net.rng.next_u64(), setup, rotten, agreed);
+        let session = context.session();
         let boot = BootId(net.rng.next_u64());
         net.soon((id, ProxyIn::Beat { session }));
         net.after(FLOOR_US, (id, ProxyIn::Floor { session }));
@@ -73,7 +73,7 @@ impl Proxy {
             boot,
             managers: Managers::new(Server::Proxy(id), boot, setup, net),
             session: Session::Begun,
-            desk,
+            context,
             tasks: BTreeMap::new(),
             next_task: 1,
             is_up: true,
@@ -96,7 +96,7 @@ impl Proxy {
         if tasks > 0 {
             return Some(format!("{tasks} tasks run"));
         }
-        self.desk.under_way()
+        self.context.under_way()
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -121,18 +121,18 @@ impl Proxy {
 
     /// Takes what arrives; returns a client whose call is done.
     pub(crate) fn handle(&mut self, input: ProxyIn, net: &mut Net) -> Option<usize> {
-        let own = self.desk.session();
+        let own = self.context.session();
         match input {
-            ProxyIn::Heard { session, token, heard } if session == own && self.is_up => {
+            ProxyIn::ProxyEvent { session, token, heard } if session == own && self.is_up => {
                 let orphan = match &heard {
-                    Heard::Answer(Answer::Granted { grant, .. }, _) => Some(*grant),
+                    ProxyEvent::Answer(Answer::Granted { grant, .. }, _) => Some(*grant),
                     _ => None,
                 };
-                let Some(task) = self.desk.deliver(token, heard) else {
+                let Some(task) = self.context.deliver(token, heard) else {
                     // Nobody waits for this grant any more.
                     if let Some(grant) = orphan {
-                        self.desk.abandon(grant.pg, grant.op);
-                        self.desk.flush(net);
+                        self.context.abandon(grant.pg, grant.op);
+                        self.context.flush(net);
                     }
                     return None;
                 };
@@ -148,7 +148,7 @@ impl Proxy {
                 None
             }
             ProxyIn::Floor { session } if session == own && self.is_up => {
-                let floor = self.desk.floor();
+                let floor = self.context.floor();
                 for node in 0..self.nodes {
                     net.send(Server::Proxy(self.id), (node, NodeIn::Floor { session, floor }));
                 }
@@ -160,7 +160,7 @@ impl Proxy {
     }
 
     fn beat(&mut self, net: &mut Net) {
-        let (boot, session) = (self.boot, self.desk.session());
+        let (boot, session) = (self.boot, self.context.session());
         net.after(PRESENCE_US, (self.id, ProxyIn::Beat { session }));
         if self.managers.know_me() {
             self.managers.say(ServerMessage::Heartbeat(boot), net);
@@ -173,7 +173,7 @@ impl Proxy {
 
     fn begin_session(&self, net: &mut Net) {
         if self.session == Session::Begun && self.managers.know_me() {
-            let message = ServerMessage::SessionBegun(self.boot, self.desk.session());
+            let message = ServerMessage::SessionBegun(self.boot, self.context.session());
             self.managers.say(message, net);
         }
     }
@@ -192,8 +192,8 @@ impl Proxy {
         if !self.managers.take(&map, net) {
             return;
         }
-        self.desk.take_map(&map);
-        let own = self.desk.session();
+        self.context.take_map(&map);
+        let own = self.context.session();
         if self.managers.know_another() {
             self.session = Session::Closed;
         } else if map.sessions.contains_key(&own) {
@@ -206,24 +206,24 @@ impl Proxy {
 
     fn poll(&mut self, id: u64, net: &mut Net) -> Option<usize> {
         let (client, task) = self.tasks.get_mut(&id)?;
-        if self.desk.poll(id, task, net).is_pending() {
+        if self.context.poll(id, task, net).is_pending() {
             return None;
         }
         let client = *client;
         self.tasks.remove(&id);
-        self.desk.flush(net);
+        self.context.flush(net);
         Some(client)
     }
 }
 
 /// The protocol's form of a condition.
-pub(crate) fn condition_of(on: If) -> Condition {
+pub(crate) fn condition_of(on: CallCondition) -> Condition {
     let mut condition = Condition::default();
     match on {
-        If::Always => {}
-        If::Absent => condition.if_none_match = Some(EtagList::Any),
-        If::Present => condition.if_match = Some(EtagList::Any),
-        If::Value(value) => {
+        CallCondition::Always => {}
+        CallCondition::Absent => condition.if_none_match = Some(EtagList::Any),
+        CallCondition::Present => condition.if_match = Some(EtagList::Any),
+        CallCondition::Value(value) => {
             condition.if_match = Some(EtagList::Of(vec![etag_of(value).text()]));
         }
     }
@@ -231,10 +231,10 @@ pub(crate) fn condition_of(on: If) -> Condition {
 }
 
 /// The answer that a refusal gives the client. Only a sure refusal counts as not done.
-pub(crate) fn refused(refusal: Refusal) -> Answered {
+pub(crate) fn refused(refusal: Refusal) -> CallResult {
     match refusal {
-        Refusal::PreconditionFailed => Answered::Unmet,
-        Refusal::NoSuchKey => Answered::NoSuchKey,
+        Refusal::PreconditionFailed => CallResult::Unmet,
+        Refusal::NoSuchKey => CallResult::NoSuchKey,
         Refusal::StaleBucket
         | Refusal::NoSuchUpload
         | Refusal::InvalidPart(_)
@@ -243,7 +243,7 @@ pub(crate) fn refused(refusal: Refusal) -> Answered {
         | Refusal::Full
         | Refusal::Beaten
         | Refusal::NoRegion
-        | Refusal::InRegion => Answered::Refused,
+        | Refusal::InRegion => CallResult::Refused,
         Refusal::Busy
         | Refusal::NotPrimary
         | Refusal::Finished
@@ -251,25 +251,25 @@ pub(crate) fn refused(refusal: Refusal) -> Answered {
         | Refusal::TooFewCopies
         | Refusal::InDoubt
         | Refusal::IndexDamaged
-        | Refusal::Append(AppendRefusal::PlaceForgotten) => Answered::Unknown,
-        Refusal::Append(AppendRefusal::Offset { size }) => Answered::Ends(size),
-        Refusal::Append(_) => Answered::Refused,
+        | Refusal::Append(AppendRefusal::PlaceForgotten) => CallResult::Unknown,
+        Refusal::Append(AppendRefusal::Offset { size }) => CallResult::Ends(size),
+        Refusal::Append(_) => CallResult::Refused,
     }
 }
 
-impl Desk {
+impl ProxyContext {
     /// Makes a call that becomes an op at once, repeating it while that is safe. `Err` if it was
     /// refused or not answered.
-    pub(crate) async fn op(&self, pg: PgId, call: Call) -> Result<Answer, Answered> {
-        match self.exchange(pg, Ask::Call(call)).await {
-            Some(Heard::Answer(Answer::Refused(refusal), _)) => Err(refused(refusal)),
-            Some(Heard::Answer(answer, _)) => Ok(answer),
-            _ => Err(Answered::Unknown),
+    pub(crate) async fn op(&self, pg: PgId, call: Call) -> Result<Answer, CallResult> {
+        match self.exchange(pg, PgRequest::Call(call)).await {
+            Some(ProxyEvent::Answer(Answer::Refused(refusal), _)) => Err(refused(refusal)),
+            Some(ProxyEvent::Answer(answer, _)) => Ok(answer),
+            _ => Err(CallResult::Unknown),
         }
     }
 
     /// Asks until there is an answer other than that another server leads.
-    pub(crate) async fn exchange(&self, pg: PgId, ask: Ask) -> Option<Heard> {
+    pub(crate) async fn exchange(&self, pg: PgId, ask: PgRequest) -> Option<ProxyEvent> {
         let line = self.open_line();
         let end_us = self.now_us() + PATIENCE_US;
         let (mut repeat_us, mut asked) = (0, View(0));
@@ -284,8 +284,8 @@ impl Desk {
             }
             match line.hear(repeat_us.min(end_us)).await {
                 // A view in which it was asked later may have done it after all.
-                Some(Heard::Answer(Answer::Refused(_), view)) if view < asked => {}
-                Some(Heard::Answer(Answer::Refused(Refusal::NotPrimary), _)) => {
+                Some(ProxyEvent::Answer(Answer::Refused(_), view)) if view < asked => {}
+                Some(ProxyEvent::Answer(Answer::Refused(Refusal::NotPrimary), _)) => {
                     // The next round goes to the primary of that time.
                     self.refresh(pg);
                 }

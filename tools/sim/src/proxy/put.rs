@@ -11,10 +11,10 @@ use larder_types::{
 
 use super::{PATIENCE_US, REPEAT_US, refused};
 use crate::clock::MS;
-use crate::desk::{Desk, Line};
-use crate::happening::{Ask, Heard};
-use crate::history::Answered;
+use crate::event::{PgRequest, ProxyEvent};
+use crate::history::CallResult;
 use crate::index::{BUCKET, EPOCH};
+use crate::proxy_context::{Line, ProxyContext};
 
 /// Where a proxy drops a put half-way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) enum DropAt {
 
 /// A put, without its bytes.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct PutRequest {
     pub(crate) key: ObjectKey,
     pub(crate) target: Target,
     pub(crate) etag: ETag,
@@ -50,14 +50,14 @@ const TRIES_MAX: u32 = 3;
 
 /// The end of a try that did not store the put.
 enum Ended {
-    Answered(Answered),
+    CallResult(CallResult),
     /// It is revoked.
     Lost,
 }
 
 /// A put under way.
 struct Flight<'a> {
-    desk: &'a Desk,
+    context: &'a ProxyContext,
     line: Line,
     pg: PgId,
     data: Option<Bytes>,
@@ -75,7 +75,7 @@ struct Flight<'a> {
     failed: bool,
 }
 
-impl Desk {
+impl ProxyContext {
     /// Gives a put up; some proxies are gone before they can say so.
     pub(crate) fn abandon(&self, pg: PgId, op: OpId) {
         if !self.misbehaves(20) {
@@ -92,21 +92,25 @@ impl Desk {
 
     /// Stores one put: begun anew if it is revoked because its data did not come to lie where it should have. `Ok`
     /// is what a client may be told is done.
-    pub(crate) async fn put(&self, wanted: Wanted, payload: Payload) -> Result<OpId, Answered> {
+    pub(crate) async fn put(
+        &self,
+        wanted: PutRequest,
+        payload: Payload,
+    ) -> Result<OpId, CallResult> {
         for _ in 1..TRIES_MAX {
             match self.try_put(wanted.clone(), payload.clone()).await {
                 Err(Ended::Lost) => {}
-                Err(Ended::Answered(answered)) => return Err(answered),
+                Err(Ended::CallResult(answered)) => return Err(answered),
                 Ok(op) => return Ok(op),
             }
         }
         self.try_put(wanted, payload).await.map_err(|ended| match ended {
-            Ended::Lost => Answered::Refused,
-            Ended::Answered(answered) => answered,
+            Ended::Lost => CallResult::Refused,
+            Ended::CallResult(answered) => answered,
         })
     }
 
-    async fn try_put(&self, wanted: Wanted, payload: Payload) -> Result<OpId, Ended> {
+    async fn try_put(&self, wanted: PutRequest, payload: Payload) -> Result<OpId, Ended> {
         let pg = self.pg_of(&wanted.key);
         let open = self.begin_request();
         let (size, content, data) = match payload {
@@ -152,7 +156,7 @@ impl Desk {
             (0, PATIENCE_US)
         };
         let mut flight = Flight {
-            desk: self,
+            context: self,
             line: self.open_line(),
             pg,
             data,
@@ -169,46 +173,46 @@ impl Desk {
         };
         let ended = flight.run(Call::Put(Box::new(call)), wanted.drop_at).await;
         ended.map_err(|answered| match answered {
-            Answered::Refused if flight.failed => Ended::Lost,
-            answered => Ended::Answered(answered),
+            CallResult::Refused if flight.failed => Ended::Lost,
+            answered => Ended::CallResult(answered),
         })
     }
 }
 
 impl Flight<'_> {
-    async fn run(&mut self, call: Call, drop_at: Option<DropAt>) -> Result<OpId, Answered> {
+    async fn run(&mut self, call: Call, drop_at: Option<DropAt>) -> Result<OpId, CallResult> {
         let end_us = self.end_us;
         let (mut repeat_us, mut asked) = (0, View(0));
         loop {
-            let (now_us, had_failed) = (self.desk.now_us(), self.failed);
+            let (now_us, had_failed) = (self.context.now_us(), self.failed);
             let asks = (self.persisted.is_none() || self.failed) && now_us >= repeat_us;
             if now_us >= end_us {
                 self.abandon();
-                return Err(Answered::Unknown);
+                return Err(CallResult::Unknown);
             }
             if asks {
-                asked = asked.max(self.desk.view(self.pg));
+                asked = asked.max(self.context.view(self.pg));
                 if self.failed {
                     self.withdraw();
                 }
-                self.line.ask(self.pg, Ask::Call(call.clone()));
+                self.line.ask(self.pg, PgRequest::Call(call.clone()));
                 repeat_us = now_us + if self.failed { REPEAT_US / 10 } else { REPEAT_US };
                 if drop_at == Some(DropAt::Sent) {
-                    return Err(Answered::Unknown);
+                    return Err(CallResult::Unknown);
                 }
             }
             let waits = self.persisted.is_some() && !self.failed;
             let until_us = if waits { end_us } else { repeat_us.min(end_us) };
             match self.line.hear(until_us).await {
-                None => self.desk.refresh(self.pg),
+                None => self.context.refresh(self.pg),
                 // A view in which it was asked later may have done it after all.
-                Some(Heard::Answer(Answer::Refused(_), view)) if view < asked => {}
-                Some(Heard::Answer(answer, _)) => {
+                Some(ProxyEvent::Answer(Answer::Refused(_), view)) if view < asked => {}
+                Some(ProxyEvent::Answer(answer, _)) => {
                     if let Some(result) = self.answered(answer) {
                         return result;
                     }
                 }
-                Some(Heard::Written { replica, grant, good }) => {
+                Some(ProxyEvent::Written { replica, grant, good }) => {
                     if good && Some(grant) == self.granted {
                         self.holders = self.holders.with(replica);
                     } else if !good {
@@ -220,12 +224,12 @@ impl Flight<'_> {
             }
             if drop_at == Some(DropAt::Granted) && self.granted.is_some() {
                 self.abandon();
-                return Err(Answered::Unknown);
+                return Err(CallResult::Unknown);
             }
             if self.failed && !had_failed {
                 // It is not committed by this proxy any more: its primary says what comes of it.
                 self.withdraw();
-                repeat_us = self.desk.now_us() + MS;
+                repeat_us = self.context.now_us() + MS;
             }
             if let Some(op) = self.committed(drop_at == Some(DropAt::Durable)) {
                 return op;
@@ -234,7 +238,7 @@ impl Flight<'_> {
     }
 
     /// Takes an answer of the primary; `Some` if the put is over.
-    fn answered(&mut self, answer: Answer) -> Option<Result<OpId, Answered>> {
+    fn answered(&mut self, answer: Answer) -> Option<Result<OpId, CallResult>> {
         match answer {
             Answer::Granted { grant, lv, extents, replicas, as_of, .. }
                 if self.granted.is_none_or(|known| known.op < grant.op) =>
@@ -247,7 +251,7 @@ impl Flight<'_> {
                 self.replicas = replicas;
                 let place = (grant, lv, &extents[..]);
                 // Where not all are needed, some may be out of this proxy's reach.
-                let reached = if self.enough > 0 && self.desk.one_in(2) {
+                let reached = if self.enough > 0 && self.context.one_in(2) {
                     replicas.iter().take(self.needed()).fold(Holders::default(), Holders::with)
                 } else {
                     replicas
@@ -261,12 +265,12 @@ impl Flight<'_> {
             }
             Answer::Done { op, .. } => Some(Ok(op)),
             Answer::Refused(larder_protocol::Refusal::NotPrimary) => {
-                self.desk.refresh(self.pg);
+                self.context.refresh(self.pg);
                 None
             }
             Answer::Refused(refusal) => {
                 if refusal == larder_protocol::Refusal::Full {
-                    self.desk.note_full();
+                    self.context.note_full();
                 }
                 Some(Err(refused(refusal)))
             }
@@ -275,25 +279,25 @@ impl Flight<'_> {
     }
 
     /// With METAX persisted and all data of the same grant durable the put is committed.
-    fn committed(&self, dropped: bool) -> Option<Result<OpId, Answered>> {
+    fn committed(&self, dropped: bool) -> Option<Result<OpId, CallResult>> {
         let grant = self.persisted.filter(|_| !self.failed)?;
         if self.granted != Some(grant) || self.holders.count() < self.needed() {
             return None;
         }
         if dropped {
             self.abandon();
-            return Some(Err(Answered::Unknown));
+            return Some(Err(CallResult::Unknown));
         }
         let (op, attempt, holders) = (grant.op, grant.attempt, self.holders);
-        if self.enough > 0 && self.desk.misbehaves(4) {
+        if self.enough > 0 && self.context.misbehaves(4) {
             // It has answered its client, waits for the last copies, and is never heard of again.
-            if self.desk.one_in(2) {
+            if self.context.one_in(2) {
                 self.abandon();
             }
             self.lose_only_holder();
             return Some(Ok(op));
         }
-        self.desk.tell(self.pg, Call::Commit { op, attempt, holders });
+        self.context.tell(self.pg, Call::Commit { op, attempt, holders });
         Some(Ok(op))
     }
 
@@ -302,7 +306,7 @@ impl Flight<'_> {
         let (Some(lv), [only]) = (self.lv, &self.holders.iter().collect::<Vec<_>>()[..]) else {
             return;
         };
-        if self.replicas.count() > 1 && self.desk.one_in(4) {
+        if self.replicas.count() > 1 && self.context.one_in(4) {
             self.line.lose(lv, *only);
         }
     }
@@ -315,13 +319,13 @@ impl Flight<'_> {
     /// No client was told of the put, and none will be.
     fn withdraw(&self) {
         if let Some(grant) = self.granted {
-            self.desk.withdraw(self.pg, grant.op);
+            self.context.withdraw(self.pg, grant.op);
         }
     }
 
     fn abandon(&self) {
         if let Some(grant) = self.granted {
-            self.desk.abandon(self.pg, grant.op);
+            self.context.abandon(self.pg, grant.op);
         }
     }
 }

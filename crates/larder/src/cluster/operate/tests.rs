@@ -3,7 +3,7 @@
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{ClusterId, NewServer, Settings};
 use larder_protocol::placement::{FailureDomains, Weight};
-use larder_roles::progress::{FileNow, RoomNow};
+use larder_roles::progress::{DiskRoomStatus, FileStatus};
 use larder_types::{BootId, LvId, PgId, View};
 
 use super::*;
@@ -174,7 +174,8 @@ fn a_drain_for_which_there_is_no_place_says_how_much_is_missing() {
     let mut map = map();
     let refused = |map: &Topology, name: &str, disk| {
         let subjects = Subject::all(map, name, disk).expect("it is there");
-        has_places(map, &Rooms::default(), &subjects, name).map_err(|error| error.to_string())
+        has_places(map, &DiskFreeSpace::default(), &subjects, name)
+            .map_err(|error| error.to_string())
     };
     let why = refused(&map, "data-4", None)
         .expect_err("there is one other disk, with a copy of one volume");
@@ -194,14 +195,15 @@ fn a_drain_for_which_the_others_have_places_and_no_room_does_not_begin() {
     let index = LogIndex(map.applied.0 + 1);
     let applied = map.apply(index, Command::AddDisk(spare, Weight(1), 9));
     let Ok(Outcome::Disk(added)) = applied else { panic!("it holds data: {applied:?}") };
-    let told = |rooms: &[(u32, u64, u64)]| {
+    let told = |disk_free_space: &[(u32, u64, u64)]| {
         let subjects = Subject::all(&map, "data-4", None).expect("it is there");
-        let rooms = rooms.iter().map(|&(disk, held, spare)| RoomNow {
+        let disk_free_space = disk_free_space.iter().map(|&(disk, held, spare)| DiskRoomStatus {
             disk,
             lacks_room: spare == 0,
-            file: Some(FileNow { held, spare }),
+            file: Some(FileStatus { held, spare }),
         });
-        has_places(&map, &rooms.collect(), &subjects, "data-4").map_err(|error| error.to_string())
+        has_places(&map, &disk_free_space.collect(), &subjects, "data-4")
+            .map_err(|error| error.to_string())
     };
     let (own, others) = (0, (1..=added.0).filter(|disk| *disk != added.0));
     let others = |spare| others.clone().map(move |disk| (disk, 0, spare));
@@ -226,7 +228,8 @@ fn a_drain_beside_a_server_that_is_down_is_foretold_both_ways() {
     let mut map = with_machines();
     let told = |map: &Topology| {
         let subjects = Subject::all(map, "data-4", None).expect("it is there");
-        has_places(map, &Rooms::default(), &subjects, "data-4").map_err(|error| error.to_string())
+        has_places(map, &DiskFreeSpace::default(), &subjects, "data-4")
+            .map_err(|error| error.to_string())
     };
     let spare = ServerId(8);
     let index = LogIndex(map.applied.0 + 1);

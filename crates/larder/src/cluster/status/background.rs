@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_net::Peer;
 use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Topology};
-use larder_roles::observed::Lasting;
+use larder_roles::observed::IssueDuration;
 use larder_roles::peers::Peers;
 use larder_roles::progress::{
-    BackgroundNow, CompactionNow, DigestsNow, DoubtsNow, FloorsNow, LogKept, LogNow, Progress,
-    RebuildNow, ScrubNow, SpaceNow,
+    BackgroundStatus, CompactionStatus, DigestsStatus, DoubtsStatus, FloorsStatus, LogKept,
+    LogStatus, Progress, RebuildStatus, ScrubStatus, SpaceStatus,
 };
 use larder_roles::wire::{MetaCall, MetaReply, MetaService};
 use larder_types::ServerId;
@@ -40,7 +40,7 @@ pub(super) struct Background {
     pub(super) doubts: Option<Doubts>,
     /// The same of its volumes.
     #[serde(skip)]
-    pub(super) space: Option<SpaceNow>,
+    pub(super) space: Option<SpaceStatus>,
 }
 
 /// The meta servers that are up, by number.
@@ -54,12 +54,12 @@ fn metas(map: &Topology) -> impl Iterator<Item = (ServerId, &ServerRecord)> {
 pub(super) async fn spaces(
     peers: &Peers<MetaService>,
     map: &Topology,
-) -> Vec<(ServerId, SpaceNow)> {
+) -> Vec<(ServerId, SpaceStatus)> {
     let mut asked = JoinSet::new();
     for (id, _) in metas(map) {
         let peer = peers.of(map, id);
         asked.spawn(async move {
-            let asked = Asked { server: id, peer, deadline: Instant::now() + PATIENCE };
+            let asked = StatusQuery { server: id, peer, deadline: Instant::now() + PATIENCE };
             let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
             Some((id, space?))
         });
@@ -73,9 +73,9 @@ pub(super) async fn ask(peers: &Peers<MetaService>, map: &Topology) -> Vec<Backg
     for (id, record) in metas(map) {
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
-            let asked = Asked { server: id, peer, deadline: Instant::now() + PATIENCE };
+            let asked = StatusQuery { server: id, peer, deadline: Instant::now() + PATIENCE };
             let progress = asked.told(MetaCall::Progress, &MetaReply::Progress).await;
-            let doubts = asked.told::<DoubtsNow>(MetaCall::Doubts, &MetaReply::Doubts).await;
+            let doubts = asked.told::<DoubtsStatus>(MetaCall::Doubts, &MetaReply::Doubts).await;
             let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
             (Background { server: id.0, name, progress, doubts: None, space }, doubts)
         });
@@ -90,13 +90,13 @@ pub(super) async fn ask(peers: &Peers<MetaService>, map: &Topology) -> Vec<Backg
 }
 
 /// A meta server that is asked.
-struct Asked {
+struct StatusQuery {
     server: ServerId,
     peer: Option<Peer<MetaService>>,
     deadline: Instant,
 }
 
-impl Asked {
+impl StatusQuery {
     /// Asks for something that comes in the payload; `None` if it does not answer, or is of an earlier release.
     async fn told<T: DeserializeOwned>(&self, call: MetaCall, expected: &MetaReply) -> Option<T> {
         let peer = self.peer.as_ref()?;
@@ -148,7 +148,7 @@ pub(crate) fn work(out: &mut impl Write, progress: &Progress) -> std::io::Result
     if floors.volumes > 0 || digests.is_some() {
         writeln!(out, "    indexes  {}", compared(digests.as_ref()))?;
     }
-    if let Some(DigestsNow { differing: 1.., differing_groups, .. }) = digests {
+    if let Some(DigestsStatus { differing: 1.., differing_groups, .. }) = digests {
         writeln!(out, "    DIFFERING members, of groups {differing_groups:?}: see its log")?;
     }
     if let Some(line) = fragmented(compaction) {
@@ -162,7 +162,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1024 * 1024)
 }
 
-fn rate(now: &BackgroundNow) -> String {
+fn rate(now: &BackgroundStatus) -> String {
     let (per_s, allowed, most) =
         (mib(now.bytes_per_s), mib(now.bytes_per_s_allowed), mib(now.bytes_per_s_max));
     let yields = if allowed < most { ": it yields to clients" } else { "" };
@@ -170,8 +170,8 @@ fn rate(now: &BackgroundNow) -> String {
 }
 
 /// Of copies that are missing, if any are.
-fn missing(now: &RebuildNow) -> Option<String> {
-    let RebuildNow { chunks, left, lost, single, failed, .. } = *now;
+fn missing(now: &RebuildStatus) -> Option<String> {
+    let RebuildStatus { chunks, left, lost, single, failed, .. } = *now;
     (chunks > 0).then(|| {
         let bar = bar(chunks.saturating_sub(left) as usize, chunks as usize);
         format!(
@@ -180,7 +180,7 @@ fn missing(now: &RebuildNow) -> Option<String> {
     })
 }
 
-fn verified(now: Option<&ScrubNow>) -> String {
+fn verified(now: Option<&ScrubStatus>) -> String {
     let Some(now) = now else { return "off".to_owned() };
     let (oldest, period) = (time(now.oldest_ms), time(now.period_ms));
     let late = if now.oldest_ms > now.period_ms { ", LATE" } else { "" };
@@ -195,17 +195,17 @@ fn verified(now: Option<&ScrubNow>) -> String {
     format!("{round}; {known} (wanted: {period}{late})")
 }
 
-fn behind(now: &FloorsNow) -> String {
-    let FloorsNow { volumes, closed, lag_ops_max, waiting_bytes, .. } = now;
+fn behind(now: &FloorsStatus) -> String {
+    let FloorsStatus { volumes, closed, lag_ops_max, waiting_bytes, .. } = now;
     let mib = waiting_bytes / (1024 * 1024);
     format!(
         "of {volumes} volumes, {closed} not open; at most {lag_ops_max} ops behind; {mib} MiB wait for them"
     )
 }
 
-fn compared(now: Option<&DigestsNow>) -> String {
+fn compared(now: Option<&DigestsStatus>) -> String {
     let Some(now) = now else { return "are not compared".to_owned() };
-    let DigestsNow { groups, equal, found_odd, .. } = now;
+    let DigestsStatus { groups, equal, found_odd, .. } = now;
     let (oldest, period) = (time(now.oldest_ms), time(now.period_ms));
     let late = if now.oldest_ms > now.period_ms { ", LATE" } else { "" };
     let mended = match found_odd {
@@ -218,8 +218,8 @@ fn compared(now: Option<&DigestsNow>) -> String {
 }
 
 /// Of volumes that are badly fragmented, if any are or were.
-fn fragmented(now: &CompactionNow) -> Option<String> {
-    let CompactionNow { fragmented, under_way, bytes_wanted, bytes_made, walks, .. } = *now;
+fn fragmented(now: &CompactionStatus) -> Option<String> {
+    let CompactionStatus { fragmented, under_way, bytes_wanted, bytes_made, walks, .. } = *now;
     if fragmented == 0 && walks == 0 {
         return None;
     }
@@ -241,7 +241,7 @@ fn fragmented(now: &CompactionNow) -> Option<String> {
     ))
 }
 
-fn trimmed(now: &LogNow) -> String {
+fn trimmed(now: &LogStatus) -> String {
     let why = match now.kept {
         LogKept::BeingWritten => "all else is trimmed".to_owned(),
         LogKept::ToBeFlushed => "to be trimmed when the index is flushed".to_owned(),
@@ -269,9 +269,9 @@ pub(super) fn has_differing(all: &[Background]) -> bool {
 }
 
 /// The time for which a put has been in doubt, at least: as long as its group's primary knows.
-pub(super) fn doubts_last(all: &[Background]) -> Option<Lasting> {
+pub(super) fn doubts_last(all: &[Background]) -> Option<IssueDuration> {
     let oldest = all.iter().filter_map(|it| it.doubts.as_ref()?.oldest_s()).max()?;
-    Some(Lasting { for_ms: oldest.saturating_mul(1000), is_exact: false })
+    Some(IssueDuration { for_ms: oldest.saturating_mul(1000), is_exact: false })
 }
 
 /// Tells if any put is in doubt.
@@ -299,23 +299,23 @@ mod tests {
     #[test]
     fn rebuild_scrub_and_floors_are_told_with_bars() {
         const MIB: u64 = 1024 * 1024;
-        let background = BackgroundNow {
+        let background = BackgroundStatus {
             bytes_per_s_max: 64 * MIB,
             bytes_per_s_allowed: 8 * MIB,
             bytes_per_s: 3 * MIB / 2,
-            ..BackgroundNow::default()
+            ..BackgroundStatus::default()
         };
-        let rebuild = RebuildNow { chunks: 8, left: 2, single: 1, ..RebuildNow::default() };
-        let scrub = ScrubNow {
+        let rebuild = RebuildStatus { chunks: 8, left: 2, single: 1, ..RebuildStatus::default() };
+        let scrub = ScrubStatus {
             period_ms: 14 * 86_400_000,
             oldest_ms: 15 * 86_400_000,
             share: Some(999),
             rounds: 2,
             bad: 3,
-            ..ScrubNow::default()
+            ..ScrubStatus::default()
         };
-        let floors = FloorsNow { volumes: 4, lag_ops_max: 17, ..FloorsNow::default() };
-        let digests = DigestsNow {
+        let floors = FloorsStatus { volumes: 4, lag_ops_max: 17, ..FloorsStatus::default() };
+        let digests = DigestsStatus {
             period_ms: 14 * 86_400_000,
             oldest_ms: 3 * 86_400_000,
             groups: 9,
@@ -323,24 +323,24 @@ mod tests {
             found_odd: 1,
             differing: 1,
             differing_groups: vec![5],
-            ..DigestsNow::default()
+            ..DigestsStatus::default()
         };
         let digests = Some(digests);
-        let compaction = CompactionNow {
+        let compaction = CompactionStatus {
             fragmented: 3,
             under_way: 2,
             bytes_wanted: 4 * MIB,
             bytes_made: MIB,
             walks: 1,
             bytes: 9 * MIB,
-            ..CompactionNow::default()
+            ..CompactionStatus::default()
         };
-        let log = LogNow {
+        let log = LogStatus {
             disk_bytes: 192 * MIB,
             untrimmed_bytes: 70 * MIB,
             written_per_s: 3 * MIB / 2,
             kept: LogKept::OpenPut { pg: 5, op: 77 },
-            ..LogNow::default()
+            ..LogStatus::default()
         };
         let scrub = Some(scrub);
         let progress =
@@ -382,15 +382,15 @@ mod tests {
     #[test]
     fn where_all_is_well_little_is_said() {
         let progress = Progress {
-            background: BackgroundNow::default(),
-            rebuild: RebuildNow::default(),
+            background: BackgroundStatus::default(),
+            rebuild: RebuildStatus::default(),
             scrub: None,
-            floors: FloorsNow { volumes: 1, ..FloorsNow::default() },
+            floors: FloorsStatus { volumes: 1, ..FloorsStatus::default() },
             digests: None,
-            compaction: CompactionNow::default(),
-            log: LogNow::default(),
+            compaction: CompactionStatus::default(),
+            log: LogStatus::default(),
         };
-        let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
+        let new = ScrubStatus { period_ms: 7_200_000, never: 3, ..ScrubStatus::default() };
         let told = verified(Some(&new));
         assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
         let background = || Background {
@@ -400,7 +400,7 @@ mod tests {
             doubts: None,
             space: None,
         };
-        let alone = Progress { floors: FloorsNow::default(), ..progress.clone() };
+        let alone = Progress { floors: FloorsStatus::default(), ..progress.clone() };
         let text = shown(&[Background { progress: Some(progress), ..background() }]);
         assert!(text.contains("are not compared") && !text.contains("DIFFERING"), "{text}");
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");

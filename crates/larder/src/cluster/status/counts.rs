@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_identity::{Identity, Role, Roles};
 use larder_net::{CallError, Endpoint, Peer, Rejected, Service};
 use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
-use larder_roles::breakdown::CountsNow;
+use larder_roles::breakdown::CountsStatus;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::Managers;
 use larder_roles::peers::Peers;
@@ -20,15 +20,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::RoleError;
-use super::super::beside::{self, connect, is_confirmed};
-use crate::breakdown::{Breakdown, Missing, Told};
+use super::super::admin_client::{self, connect, is_confirmed};
+use crate::breakdown::{Breakdown, Missing, ServerCounts};
 
 /// The time that a server has to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the servers of the cluster that a configuration belongs to.
 pub(super) async fn ask(path: &Path) -> Result<Breakdown, RoleError> {
-    let config = beside::config(path)?;
+    let config = admin_client::config(path)?;
     let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
     let (endpoint, managers) = connect(&config).await?;
     // A map that nobody calls the latest may lack servers.
@@ -50,7 +50,7 @@ fn may_ask(roles: Roles, of: ServerRole) -> bool {
 }
 
 /// Asks all side by side; in the order of their ids.
-async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<Told> {
+async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<ServerCounts> {
     let proxies = Peers::<ProxyService>::new(endpoint);
     let (metas, datas) = (Peers::<MetaService>::new(endpoint), Peers::<DataService>::new(endpoint));
     let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
@@ -81,7 +81,7 @@ async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<To
                     }
                     ServerRole::Manager => Err(Missing::NotAsked),
                 };
-                (id, Told { name, role: super::role_name(&role), counts })
+                (id, ServerCounts { name, role: super::role_name(&role), counts })
             });
         }
     }
@@ -96,7 +96,7 @@ async fn told<S: Service>(
     call: S::Request,
     expected: &S::Answer,
     until: Instant,
-) -> Result<CountsNow, Missing>
+) -> Result<CountsStatus, Missing>
 where
     S::Answer: PartialEq,
 {
@@ -108,9 +108,11 @@ where
 fn heard<A: PartialEq>(
     answer: Result<(A, Bytes), CallError>,
     expected: &A,
-) -> Result<CountsNow, Missing> {
+) -> Result<CountsStatus, Missing> {
     match answer {
-        Ok((reply, told)) if reply == *expected => CountsNow::heard(&told).ok_or(Missing::Unsound),
+        Ok((reply, told)) if reply == *expected => {
+            CountsStatus::heard(&told).ok_or(Missing::Unsound)
+        }
         Ok(_) => Err(Missing::Unsound),
         Err(CallError::Rejected(Rejected::NotUnderstood)) => Err(Missing::EarlierRelease),
         Err(_) => Err(Missing::NoAnswer),
@@ -120,16 +122,16 @@ fn heard<A: PartialEq>(
 #[cfg(test)]
 mod tests {
     use larder_net::{NotSent, Unknown};
-    use larder_roles::breakdown::CountNow;
+    use larder_roles::breakdown::CountStatus;
     use larder_roles::limits::COUNTS_TOLD_BYTES_MAX;
     use larder_types::codec::encode;
 
     use super::*;
 
-    fn counts(kind: &str) -> CountsNow {
+    fn counts(kind: &str) -> CountsStatus {
         let [table, kind, size] = ["meta", kind, ""].map(str::to_owned);
-        let count = CountNow { table, kind, size, ops: 1, bytes: 0, waited_us: 0, served_us: 0 };
-        CountsNow { age_s: 5, counts: vec![count] }
+        let count = CountStatus { table, kind, size, ops: 1, bytes: 0, waited_us: 0, served_us: 0 };
+        CountsStatus { age_s: 5, counts: vec![count] }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use larder_protocol::manager::state::Topology;
-use larder_roles::progress::{DoubtNow, DoubtsNow};
+use larder_roles::progress::{DoubtsStatus, PutInDoubt};
 use larder_types::ServerId;
 use serde::Serialize;
 
@@ -39,8 +39,8 @@ struct Away {
 
 impl Doubts {
     /// With the names that the map knows.
-    pub(super) fn of(now: DoubtsNow, map: &Topology) -> Self {
-        let named = |put: DoubtNow| {
+    pub(super) fn of(now: DoubtsStatus, map: &Topology) -> Self {
+        let named = |put: PutInDoubt| {
             let mut buckets = map.buckets.iter();
             let bucket = buckets.find(|(_, record)| record.id.0 == put.bucket);
             let waits_for = put.away.iter().map(|away| {
@@ -99,13 +99,13 @@ fn remedy(waits_for: &[Away]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use larder_roles::progress::AwayNow;
+    use larder_roles::progress::AwayReplica;
 
     use super::*;
 
     #[test]
     fn a_put_in_doubt_is_named_with_what_ends_it() {
-        let put = |key: &str, away: &[AwayNow]| DoubtNow {
+        let put = |key: &str, away: &[AwayReplica]| PutInDoubt {
             pg: 3,
             op: 77,
             bucket: 2,
@@ -114,8 +114,8 @@ mod tests {
             open_ms: 61_500,
             away: away.to_vec(),
         };
-        let oldest = vec![put("a/b", &[AwayNow { server: 4, disk: 6 }]), put("c", &[])];
-        let doubts = Doubts::of(DoubtsNow { puts: 12, oldest }, &Topology::default());
+        let oldest = vec![put("a/b", &[AwayReplica { server: 4, disk: 6 }]), put("c", &[])];
+        let doubts = Doubts::of(DoubtsStatus { puts: 12, oldest }, &Topology::default());
         let mut out = Vec::new();
         people(&mut out, &doubts).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -14,7 +14,7 @@ use larder_net::Endpoint;
 use larder_protocol::manager::state::{MapVersion, Topology};
 use larder_roles::limits::MANAGERS_SILENT_MS;
 use larder_roles::managers::{Managers, ManagersClient};
-use larder_roles::observed::{Observed, ObservedNow};
+use larder_roles::observed::{Observations, Observed};
 use larder_roles::peers::Peers;
 use larder_roles::quorum::{Manager, ManagerCounts};
 use larder_roles::wire::{DataService, ManagerService, MetaService};
@@ -24,7 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::background;
 use super::space::Spaces;
 use super::troubles::{self, Fullness};
-use crate::cluster::rooms::Rooms;
+use crate::cluster::disk_free_space::DiskFreeSpace;
 
 /// Time between two looks at the map.
 const LOOK: Duration = Duration::from_secs(1);
@@ -129,14 +129,15 @@ impl Observer {
         }
         if looks_at_space {
             let told = troubles::ask(&self.others, map, Some(self.me)).await;
-            self.observed.adopt(&ObservedNow::together(told), uptime_ms());
+            self.observed.adopt(&Observations::together(told), uptime_ms());
         }
     }
 
     async fn look_at_space(&mut self, map: &Topology) {
-        let (told, rooms) =
-            join(background::spaces(&self.metas, map), Rooms::ask(&self.datas, map)).await;
-        let spaces = Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &rooms);
+        let (told, disk_free_space) =
+            join(background::spaces(&self.metas, map), DiskFreeSpace::ask(&self.datas, map)).await;
+        let spaces =
+            Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &disk_free_space);
         let places = troubles::places(&spaces);
         self.fullness.look(&places);
         self.observed.look(&troubles::taken(&places, &spaces), uptime_ms());

@@ -8,13 +8,13 @@ use larder_protocol::manager::state::{
     DiskRecord, DiskState, PgRecord, ReplicaState, ServerState, Topology,
 };
 use larder_roles::observed::{Growth, Place};
-use larder_roles::progress::{BucketNow, FileNow, SpaceNow, VolumeNow};
+use larder_roles::progress::{BucketUsage, FileStatus, SpaceStatus, VolumeStatus};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 use serde::{Deserialize, Serialize};
 
 use super::bar::bar;
-use crate::cluster::rooms::Rooms;
+use crate::cluster::disk_free_space::DiskFreeSpace;
 use crate::quantity::{bytes, span};
 
 /// From so many hundredths on a disk, a machine or a cluster is nearly full.
@@ -49,7 +49,7 @@ impl Space {
         self.unknown += other.unknown;
     }
 
-    fn of_copy(now: Option<&VolumeNow>, blocks: u32) -> Self {
+    fn of_copy(now: Option<&VolumeStatus>, blocks: u32) -> Self {
         let bytes = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES);
         let all = bytes(blocks);
         let Some(now) = now else { return Self { bytes: all, unknown: all, ..Self::default() } };
@@ -59,7 +59,7 @@ impl Space {
     }
 
     /// The same where no more than this finds room: what the file holds, and what its file system has for more.
-    fn within(self, FileNow { held, spare }: FileNow) -> Self {
+    fn within(self, FileStatus { held, spare }: FileStatus) -> Self {
         let taken = self.taken();
         let bytes = self.bytes.min(held.saturating_add(spare).max(taken));
         let unknown = self.unknown.min(bytes - taken);
@@ -127,10 +127,10 @@ pub(crate) struct Bucket {
 impl Spaces {
     pub(super) fn of<'a>(
         map: &Topology,
-        told: impl Iterator<Item = (ServerId, &'a SpaceNow)>,
-        rooms: &Rooms,
+        told: impl Iterator<Item = (ServerId, &'a SpaceStatus)>,
+        disk_free_space: &DiskFreeSpace,
     ) -> Self {
-        let (mut volumes, mut buckets) = (BTreeMap::new(), BTreeMap::<u64, BucketNow>::new());
+        let (mut volumes, mut buckets) = (BTreeMap::new(), BTreeMap::<u64, BucketUsage>::new());
         let (mut spaces, mut heard) = (Self::default(), BTreeSet::new());
         for (server, now) in told {
             heard.insert(server);
@@ -162,7 +162,7 @@ impl Spaces {
         }
         let blocks = map.founded.map_or(0, |(_, settings)| settings.lv_blocks);
         let pv_bytes = u64::from(blocks) * u64::from(BLOCK_BYTES);
-        let (lacking, mut roomy, mut full) = (rooms.lacking(), 0, Vec::new());
+        let (lacking, mut roomy, mut full) = (disk_free_space.lacking(), 0, Vec::new());
         for (server, record) in &map.servers {
             let is_given = record.state == ServerState::Up && !record.draining;
             let takes =
@@ -179,7 +179,7 @@ impl Spaces {
                 let free = u64::from(record.pv_free()) * pv_bytes;
                 let mut space = by_disk.get(disk).copied().unwrap_or_default();
                 space.add(Space { bytes: free, free, ..Space::default() });
-                let space = rooms.file(*disk).map_or(space, |file| space.within(file));
+                let space = disk_free_space.file(*disk).map_or(space, |file| space.within(file));
                 spaces.by_disk.insert(*disk, space);
                 spaces.by_server.entry(*server).or_default().add(space);
                 spaces.all.add(space);
@@ -205,7 +205,7 @@ impl Spaces {
         self.receiving.contains(&place)
     }
 
-    fn add_buckets(&mut self, map: &Topology, counted: &BTreeMap<u64, BucketNow>) {
+    fn add_buckets(&mut self, map: &Topology, counted: &BTreeMap<u64, BucketUsage>) {
         let named = map.buckets.iter().map(|(name, record)| {
             let now = counted.get(&record.id.0).copied().unwrap_or_default();
             Bucket { name: name.to_string(), objects: now.objects, bytes: now.bytes }

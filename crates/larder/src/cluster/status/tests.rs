@@ -7,8 +7,8 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, DiskId, MapVersion, PgId, PvId, ServerId, View};
 
-use larder_roles::observed::{Fill, Trouble};
-use larder_roles::progress::{FileNow, RoomNow, SpaceNow, VolumeNow};
+use larder_roles::observed::{HealthIssue, SpaceSample};
+use larder_roles::progress::{DiskRoomStatus, FileStatus, SpaceStatus, VolumeStatus};
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn map() -> Topology {
 
 /// The state by a map, of which no server says anything.
 fn shown(map: &Topology) -> Status {
-    status(map, true, Vec::new(), &Rooms::default(), Together::default())
+    status(map, true, Vec::new(), &DiskFreeSpace::default(), MergedObservations::default())
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn the_first_line_says_what_is_wrong_and_what_to_do() {
 
 #[test]
 fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
-    use larder_roles::progress::BucketNow;
+    use larder_roles::progress::BucketUsage;
     let mut map = map();
     let create =
         Command::CreateBucket(larder_types::BucketName::new("photos").expect("a name"), None, 1);
@@ -221,18 +221,22 @@ fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
         |replicas| LvRecord { pg: PgId(1), blocks: 100, width: 2, replicas, state: LvState::Open };
     map.lvs = vec![lv(vec![replica(0), replica(1)]), lv(vec![replica(0)])];
     let photos = map.buckets.values().next().expect("it is there").id.0;
-    let volume = VolumeNow { volume: 0, blocks: 100, free: 40, waiting: 10, unread: 0 };
-    let bucket = |objects, bytes| BucketNow { bucket: photos, objects, bytes };
+    let volume = VolumeStatus { volume: 0, blocks: 100, free: 40, waiting: 10, unread: 0 };
+    let bucket = |objects, bytes| BucketUsage { bucket: photos, objects, bytes };
     let told = [
-        SpaceNow { volumes: vec![volume], buckets: vec![bucket(2, 70)], ..SpaceNow::default() },
-        SpaceNow { buckets: vec![bucket(1, 3 << 20)], uncounted: 1, ..SpaceNow::default() },
+        SpaceStatus {
+            volumes: vec![volume],
+            buckets: vec![bucket(2, 70)],
+            ..SpaceStatus::default()
+        },
+        SpaceStatus { buckets: vec![bucket(1, 3 << 20)], uncounted: 1, ..SpaceStatus::default() },
     ];
     map.pgs.iter_mut().for_each(|pg| pg.members = vec![ServerId(0)]);
     map.pgs[3].members = vec![ServerId(7)];
     let spaces = Spaces::of(
         &map,
         told.iter().enumerate().map(|(id, it)| (ServerId(id as u32), it)),
-        &Rooms::default(),
+        &DiskFreeSpace::default(),
     );
     let blocks = |count: u64| count * 4096;
     // Five volumes of a hundred blocks have no copy on each disk.
@@ -281,21 +285,25 @@ fn with_one_down() -> Topology {
 
 const HOUR_MS: u64 = 3_600_000;
 
-fn observed(troubles: &[(Trouble, u64, bool)], fills: &[(Place, u64, u64)]) -> Together {
+fn observed(
+    troubles: &[(HealthIssue, u64, bool)],
+    fills: &[(Place, u64, u64)],
+) -> MergedObservations {
     let troubles = troubles.iter().map(|&(trouble, for_ms, is_exact)| {
-        (trouble, larder_roles::observed::Lasting { for_ms, is_exact })
+        (trouble, larder_roles::observed::IssueDuration { for_ms, is_exact })
     });
-    let fills = fills.iter().map(|&(place, taken, within_s)| Fill { place, taken, within_s });
-    let now = ObservedNow { troubles: troubles.collect(), fills: fills.collect() };
-    ObservedNow::together([now])
+    let fills =
+        fills.iter().map(|&(place, taken, within_s)| SpaceSample { place, taken, within_s });
+    let now = Observations { troubles: troubles.collect(), fills: fills.collect() };
+    Observations::together([now])
 }
 
 #[test]
 fn the_first_line_says_since_when_as_far_as_managers_know() {
     let map = with_one_down();
-    let down = |server, started| Trouble::ServerDown(server, started);
-    let told = |of: &[(Trouble, u64, bool)]| {
-        status(&map, true, Vec::new(), &Rooms::default(), observed(of, &[]))
+    let down = |server, started| HealthIssue::ServerDown(server, started);
+    let told = |of: &[(HealthIssue, u64, bool)]| {
+        status(&map, true, Vec::new(), &DiskFreeSpace::default(), observed(of, &[]))
     };
     let exact = told(&[(down(1, 9), 3 * HOUR_MS, true)]);
     let line = &exact.verdict;
@@ -311,8 +319,8 @@ fn the_first_line_says_since_when_as_far_as_managers_know() {
     let trouble = &json["troubles"][0];
     assert_eq!((&trouble["kind"], &trouble["server"]), (&"server_down".into(), &1.into()));
     assert!(trouble["since_ms"].is_u64() && trouble["is_exact"] == true, "{trouble}");
-    let unled = observed(&[(Trouble::NoLeader, 60_000, true)], &[]);
-    let unled = status(&map, false, Vec::new(), &Rooms::default(), unled).verdict;
+    let unled = observed(&[(HealthIssue::NoLeader, 60_000, true)], &[]);
+    let unled = status(&map, false, Vec::new(), &DiskFreeSpace::default(), unled).verdict;
     assert!(unled.contains("none is reached, for 1 minute (since 2"), "{unled}");
 }
 
@@ -320,9 +328,12 @@ fn the_first_line_says_since_when_as_far_as_managers_know() {
 fn the_time_of_groups_that_are_not_served_is_not_that_of_a_server() {
     let mut map = with_one_down();
     map.pgs[0] = PgRecord::default();
-    let told =
-        [(Trouble::ServerDown(1, 9), 24 * HOUR_MS, true), (Trouble::PgsInactive, 60_000, true)];
-    let line = status(&map, true, Vec::new(), &Rooms::default(), observed(&told, &[])).verdict;
+    let told = [
+        (HealthIssue::ServerDown(1, 9), 24 * HOUR_MS, true),
+        (HealthIssue::PgsInactive, 60_000, true),
+    ];
+    let line =
+        status(&map, true, Vec::new(), &DiskFreeSpace::default(), observed(&told, &[])).verdict;
     assert!(line.contains("groups are not served, for 1 minute (since 2"), "{line}");
     assert!(line.ends_with(": data-1 is down. Start what is down"), "{line}");
 }
@@ -333,7 +344,7 @@ fn a_place_begins_to_be_nearly_full_only_if_it_was_known_to_be_less_full() {
     let unknown = Space { bytes: 100 * MIB, unknown: 100 * MIB, ..Space::default() };
     let begins = |fullness: &mut troubles::Fullness, space: Space| {
         fullness.look(&[(DISK, space)].into());
-        fullness.full.get(&Trouble::NearlyFull(DISK)).copied()
+        fullness.full.get(&HealthIssue::NearlyFull(DISK)).copied()
     };
     let mut fullness = troubles::Fullness::default();
     assert_eq!(begins(&mut fullness, unknown), None);
@@ -350,9 +361,9 @@ fn of_several_servers_that_are_down_the_first_is_told() {
     let mut map = with_one_down();
     map.servers.insert(ServerId(2), data_server(2, ServerState::Down, false));
     let started = map.servers[&ServerId(2)].started.0;
-    let (first, second) = (Trouble::ServerDown(1, 9), Trouble::ServerDown(2, started));
+    let (first, second) = (HealthIssue::ServerDown(1, 9), HealthIssue::ServerDown(2, started));
     let told = observed(&[(first, 3 * HOUR_MS, true), (second, HOUR_MS, true)], &[]);
-    let line = status(&map, true, Vec::new(), &Rooms::default(), told).verdict;
+    let line = status(&map, true, Vec::new(), &DiskFreeSpace::default(), told).verdict;
     assert!(line.contains("data-1, data-2 are down, the first for 3 hours"), "{line}");
 }
 
@@ -372,8 +383,9 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     let replicas = vec![replica; 2];
     map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 2, replicas, state: LvState::Open }];
     let day_s = 24 * 3600;
-    let volume = larder_roles::progress::VolumeNow { volume: 0, blocks: 100, ..Default::default() };
-    let space = larder_roles::progress::SpaceNow { volumes: vec![volume], ..Default::default() };
+    let volume =
+        larder_roles::progress::VolumeStatus { volume: 0, blocks: 100, ..Default::default() };
+    let space = larder_roles::progress::SpaceStatus { volumes: vec![volume], ..Default::default() };
     let background = |space| {
         let name = "meta-0".to_owned();
         vec![Background { server: 0, name, progress: None, doubts: None, space }]
@@ -381,8 +393,13 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     let before: Vec<_> = [Place::Cluster, Place::Server(0), Place::Disk(0)]
         .map(|place| (place, 100 * 4096, 2 * day_s))
         .into();
-    let told =
-        status(&map, true, background(Some(space)), &Rooms::default(), observed(&[], &before));
+    let told = status(
+        &map,
+        true,
+        background(Some(space)),
+        &DiskFreeSpace::default(),
+        observed(&[], &before),
+    );
     // 200 of 700 blocks are taken, and were 100 two days ago.
     let expected = Growth { bytes: 100 * 4096, within_s: 2 * day_s, full_in_s: 10 * day_s };
     assert_eq!(told.growth, Some(expected));
@@ -394,7 +411,8 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     text::people(&mut text, &told).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("400.0 KiB more taken than 2 days ago"), "{text}");
-    let unknown = status(&map, true, background(None), &Rooms::default(), observed(&[], &before));
+    let unknown =
+        status(&map, true, background(None), &DiskFreeSpace::default(), observed(&[], &before));
     assert_eq!(unknown.growth, None, "part of it is not known now");
 }
 
@@ -412,9 +430,10 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     };
     let replicas = vec![replica(1, ReplicaState::Current), replica(0, ReplicaState::Rebuilding)];
     map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 1, replicas, state: LvState::Open }];
-    let volume = VolumeNow { volume: 0, blocks: 100, ..VolumeNow::default() };
-    let told = [SpaceNow { volumes: vec![volume], ..SpaceNow::default() }];
-    let spaces = Spaces::of(&map, told.iter().map(|it| (ServerId(0), it)), &Rooms::default());
+    let volume = VolumeStatus { volume: 0, blocks: 100, ..VolumeStatus::default() };
+    let told = [SpaceStatus { volumes: vec![volume], ..SpaceStatus::default() }];
+    let spaces =
+        Spaces::of(&map, told.iter().map(|it| (ServerId(0), it)), &DiskFreeSpace::default());
     let blocks = |count: u64| count * 4096;
     let (from, to) = (Place::Disk(1), Place::Disk(0));
     let all = Some(blocks(100));
@@ -423,7 +442,7 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     assert_eq!(taken, BTreeMap::from(expected), "one copy is wanted");
     let day_s = 24 * 3600;
     let before = [Place::Cluster, from, to].map(|place| (place, blocks(50), day_s));
-    let troubles = Troubles::of(&map, true, &spaces, observed(&[], &before));
+    let troubles = HealthIssues::of(&map, true, &spaces, observed(&[], &before));
     let growth = |place, space| troubles.growth(place, space, &spaces);
     // 500 blocks are free where volumes may be made.
     let cluster = Growth { bytes: blocks(50), within_s: day_s, full_in_s: 10 * day_s };
@@ -433,13 +452,13 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
 }
 
 /// A disk whose file holds so many blocks, and may take more.
-fn room(disk: u32, held: u64, spare: u64) -> RoomNow {
-    let file = FileNow { held: held * 4096, spare: spare * 4096 };
-    RoomNow { disk, lacks_room: spare == 0, file: Some(file) }
+fn room(disk: u32, held: u64, spare: u64) -> DiskRoomStatus {
+    let file = FileStatus { held: held * 4096, spare: spare * 4096 };
+    DiskRoomStatus { disk, lacks_room: spare == 0, file: Some(file) }
 }
 
 /// Two servers with a volume on both, of which 60 blocks of 100 hold data.
-fn with_a_volume() -> (Topology, SpaceNow) {
+fn with_a_volume() -> (Topology, SpaceStatus) {
     let mut map = map();
     for id in 0..2 {
         map.servers.insert(ServerId(id), data_server(id, ServerState::Up, false));
@@ -452,23 +471,25 @@ fn with_a_volume() -> (Topology, SpaceNow) {
     };
     let replicas = vec![replica(0), replica(1)];
     map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 2, replicas, state: LvState::Open }];
-    let volume = VolumeNow { volume: 0, blocks: 100, free: 40, ..VolumeNow::default() };
-    (map, SpaceNow { volumes: vec![volume], ..SpaceNow::default() })
+    let volume = VolumeStatus { volume: 0, blocks: 100, free: 40, ..VolumeStatus::default() };
+    (map, SpaceStatus { volumes: vec![volume], ..SpaceStatus::default() })
 }
 
 #[test]
 fn a_disk_has_the_space_of_its_file_system_where_that_is_less_than_its_places() {
     let (map, told) = with_a_volume();
     let blocks = |count: u64| count * 4096;
-    let of = |rooms: Rooms| Spaces::of(&map, [(ServerId(0), &told)].into_iter(), &rooms);
-    let of_places = of(Rooms::default());
+    let of = |disk_free_space: DiskFreeSpace| {
+        Spaces::of(&map, [(ServerId(0), &told)].into_iter(), &disk_free_space)
+    };
+    let of_places = of(DiskFreeSpace::default());
     assert_eq!(
         of_places.by_disk[&DiskId(0)].bytes,
         blocks(600),
         "of the other nobody says anything"
     );
     // A quarter of its places is below the first disk; the second is a device.
-    let device = RoomNow { disk: 1, lacks_room: false, file: None };
+    let device = DiskRoomStatus { disk: 1, lacks_room: false, file: None };
     let spaces = of([room(0, 70, 80), device].into_iter().collect());
     let expected =
         Space { bytes: blocks(150), used: blocks(60), free: blocks(90), ..Space::default() };
@@ -487,12 +508,13 @@ fn a_disk_has_the_space_of_its_file_system_where_that_is_less_than_its_places() 
 #[test]
 fn full_file_systems_are_not_well() {
     let (map, told) = with_a_volume();
-    let told = |rooms: &[RoomNow]| {
+    let told = |disk_free_space: &[DiskRoomStatus]| {
         let space = Some(told.clone());
         let background =
             Background { server: 0, name: String::new(), progress: None, doubts: None, space };
-        let rooms = rooms.iter().copied().collect();
-        let mut status = status(&map, true, vec![background], &rooms, Together::default());
+        let disk_free_space = disk_free_space.iter().copied().collect();
+        let mut status =
+            status(&map, true, vec![background], &disk_free_space, MergedObservations::default());
         status.pgs = Pgs { total: 4, clean: 4, ..Pgs::default() };
         status.verdict = verdict::of(&status);
         status

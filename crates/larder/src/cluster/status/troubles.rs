@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use larder_net::Peer;
 use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
-use larder_roles::observed::{Fill, Growth, Lasting, ObservedNow, Place, Together, Trouble};
+use larder_roles::observed::{
+    Growth, HealthIssue, IssueDuration, MergedObservations, Observations, Place, SpaceSample,
+};
 use larder_roles::peers::Peers;
 use larder_roles::wire::{ManagerCall, ManagerReply, ManagerService};
 use larder_types::ServerId;
@@ -23,19 +25,19 @@ use crate::wall_clock::{now_ms, utc};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Troubles that the map shows.
-pub(super) fn of_map(map: &Topology) -> BTreeSet<Trouble> {
+pub(super) fn of_map(map: &Topology) -> BTreeSet<HealthIssue> {
     let down = map.servers.iter().filter(|(_, it)| it.state == ServerState::Down);
-    let mut troubles: BTreeSet<Trouble> =
-        down.map(|(id, it)| Trouble::ServerDown(id.0, it.started.0)).collect();
+    let mut troubles: BTreeSet<HealthIssue> =
+        down.map(|(id, it)| HealthIssue::ServerDown(id.0, it.started.0)).collect();
     let pgs = super::pgs(map);
     if pgs.inactive > 0 {
-        troubles.insert(Trouble::PgsInactive);
+        troubles.insert(HealthIssue::PgsInactive);
     }
     if pgs.clean < pgs.total {
-        troubles.insert(Trouble::PgsIncomplete);
+        troubles.insert(HealthIssue::PgsIncomplete);
     }
     if Volumes::of(map).degraded > 0 {
-        troubles.insert(Trouble::CopiesMissing);
+        troubles.insert(HealthIssue::CopiesMissing);
     }
     troubles
 }
@@ -51,20 +53,20 @@ pub(super) fn places(spaces: &Spaces) -> BTreeMap<Place, Space> {
 /// Places that are nearly full. One of which somebody does not say now how full it is stays what it was.
 pub(super) fn nearly_full(
     places: &BTreeMap<Place, Space>,
-    before: &BTreeSet<Trouble>,
-) -> BTreeSet<Trouble> {
+    before: &BTreeSet<HealthIssue>,
+) -> BTreeSet<HealthIssue> {
     let is_full = |(place, space): &(&Place, &Space)| {
-        let was = space.unknown > 0 && before.contains(&Trouble::NearlyFull(**place));
+        let was = space.unknown > 0 && before.contains(&HealthIssue::NearlyFull(**place));
         was || space.bytes > 0 && space.percent() >= FULL_PERCENT
     };
-    places.iter().filter(is_full).map(|(place, _)| Trouble::NearlyFull(*place)).collect()
+    places.iter().filter(is_full).map(|(place, _)| HealthIssue::NearlyFull(*place)).collect()
 }
 
 /// Places that are nearly full, from one look to the next.
 #[derive(Debug, Default)]
 pub(super) struct Fullness {
     /// With true for one that was known to be less full at the look before.
-    pub(super) full: BTreeMap<Trouble, bool>,
+    pub(super) full: BTreeMap<HealthIssue, bool>,
     /// Places that were wholly known to be less full.
     below: BTreeSet<Place>,
 }
@@ -77,8 +79,7 @@ impl Fullness {
         let is_below = |(_, it): &(&Place, &Space)| it.unknown == 0 && it.percent() < FULL_PERCENT;
         let below = places.iter().filter(is_below).map(|(place, _)| *place).collect();
         let below = std::mem::replace(&mut self.below, below);
-        let begins =
-            |it: Trouble| matches!(it, Trouble::NearlyFull(place) if below.contains(&place));
+        let begins = |it: HealthIssue| matches!(it, HealthIssue::NearlyFull(place) if below.contains(&place));
         self.full = full.into_iter().map(|it| (it, begins(it))).collect();
     }
 
@@ -113,7 +114,7 @@ pub(super) async fn ask(
     peers: &Peers<ManagerService>,
     map: &Topology,
     but: Option<ServerId>,
-) -> Vec<ObservedNow> {
+) -> Vec<Observations> {
     let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
     for (&id, record) in &map.servers {
         let is_asked = record.state == ServerState::Up
@@ -127,9 +128,9 @@ pub(super) async fn ask(
 }
 
 /// `None` if it does not answer, or is of an earlier release.
-async fn told(peer: Peer<ManagerService>, until: Instant) -> Option<ObservedNow> {
+async fn told(peer: Peer<ManagerService>, until: Instant) -> Option<Observations> {
     match peer.call(&ManagerCall::Observed, Bytes::new(), until).await {
-        Ok((ManagerReply::Observed, payload)) => ObservedNow::heard(&payload),
+        Ok((ManagerReply::Observed, payload)) => Observations::heard(&payload),
         Ok(_) | Err(_) => None,
     }
 }
@@ -149,22 +150,22 @@ struct Shown {
     /// False if it may have begun earlier than that.
     is_exact: bool,
     #[serde(skip)]
-    trouble: Trouble,
+    trouble: HealthIssue,
     #[serde(skip)]
-    lasting: Option<Lasting>,
+    lasting: Option<IssueDuration>,
 }
 
 impl Shown {
-    fn of(trouble: Trouble, lasting: Option<Lasting>, now_ms: u64) -> Self {
+    fn of(trouble: HealthIssue, lasting: Option<IssueDuration>, now_ms: u64) -> Self {
         let (kind, server, disk) = match trouble {
-            Trouble::NoLeader => ("no_leader", None, None),
-            Trouble::PgsInactive => ("pgs_inactive", None, None),
-            Trouble::PgsIncomplete => ("pgs_incomplete", None, None),
-            Trouble::CopiesMissing => ("copies_missing", None, None),
-            Trouble::ServerDown(server, _) => ("server_down", Some(server), None),
-            Trouble::NearlyFull(Place::Cluster) => ("nearly_full", None, None),
-            Trouble::NearlyFull(Place::Server(server)) => ("nearly_full", Some(server), None),
-            Trouble::NearlyFull(Place::Disk(disk)) => ("nearly_full", None, Some(disk)),
+            HealthIssue::NoLeader => ("no_leader", None, None),
+            HealthIssue::PgsInactive => ("pgs_inactive", None, None),
+            HealthIssue::PgsIncomplete => ("pgs_incomplete", None, None),
+            HealthIssue::CopiesMissing => ("copies_missing", None, None),
+            HealthIssue::ServerDown(server, _) => ("server_down", Some(server), None),
+            HealthIssue::NearlyFull(Place::Cluster) => ("nearly_full", None, None),
+            HealthIssue::NearlyFull(Place::Server(server)) => ("nearly_full", Some(server), None),
+            HealthIssue::NearlyFull(Place::Disk(disk)) => ("nearly_full", None, Some(disk)),
         };
         let since_ms = lasting.map(|it| now_ms.saturating_sub(it.for_ms));
         let is_exact = lasting.is_some_and(|it| it.is_exact);
@@ -174,29 +175,34 @@ impl Shown {
 
 /// The troubles of a state, and what was observed of its places.
 #[derive(Debug, Default)]
-pub(super) struct Troubles {
+pub(super) struct HealthIssues {
     all: Vec<Shown>,
-    fills: BTreeMap<Place, Fill>,
+    fills: BTreeMap<Place, SpaceSample>,
 }
 
-impl Troubles {
+impl HealthIssues {
     /// The troubles of a map and its space, of which managers have said this.
-    pub(super) fn of(map: &Topology, is_latest: bool, spaces: &Spaces, told: Together) -> Self {
+    pub(super) fn of(
+        map: &Topology,
+        is_latest: bool,
+        spaces: &Spaces,
+        told: MergedObservations,
+    ) -> Self {
         let places = places(spaces);
         // It is not known what is so by now.
         let mut now = match is_latest {
             true => of_map(map),
-            false => BTreeSet::from([Trouble::NoLeader]),
+            false => BTreeSet::from([HealthIssue::NoLeader]),
         };
         let observed = told.troubles.keys().copied().collect();
         now.extend(nearly_full(&places, &observed));
         let wall_ms = now_ms();
-        let shown = |it: Trouble| Shown::of(it, told.troubles.get(&it).copied(), wall_ms);
+        let shown = |it: HealthIssue| Shown::of(it, told.troubles.get(&it).copied(), wall_ms);
         Self { all: now.into_iter().map(shown).collect(), fills: told.fills }
     }
 
     /// The time for which the longest of some troubles lasts.
-    pub(super) fn longest(&self, of: impl Fn(Trouble) -> bool) -> Option<Lasting> {
+    pub(super) fn longest(&self, of: impl Fn(HealthIssue) -> bool) -> Option<IssueDuration> {
         let some = self.all.iter().filter(|it| of(it.trouble)).filter_map(|it| it.lasting);
         some.max_by_key(|it| it.for_ms)
     }
@@ -212,22 +218,22 @@ impl Troubles {
 }
 
 /// Programs see the troubles as a list.
-pub(super) fn shown<S: Serializer>(troubles: &Troubles, into: S) -> Result<S::Ok, S::Error> {
+pub(super) fn shown<S: Serializer>(troubles: &HealthIssues, into: S) -> Result<S::Ok, S::Error> {
     troubles.all.serialize(into)
 }
 
 /// The time for which something lasts, as the line says it that tells what is wrong.
-pub(super) fn since(lasting: Option<Lasting>) -> String {
+pub(super) fn since(lasting: Option<IssueDuration>) -> String {
     since_of("", lasting)
 }
 
 /// The same of several, of which the first has lasted longest.
-pub(super) fn since_first(lasting: Option<Lasting>) -> String {
+pub(super) fn since_first(lasting: Option<IssueDuration>) -> String {
     since_of("the first ", lasting)
 }
 
-fn since_of(which: &str, lasting: Option<Lasting>) -> String {
-    let Some(Lasting { for_ms, is_exact }) = lasting else { return String::new() };
+fn since_of(which: &str, lasting: Option<IssueDuration>) -> String {
+    let Some(IssueDuration { for_ms, is_exact }) = lasting else { return String::new() };
     let now = SystemTime::now();
     let at = utc(now.checked_sub(Duration::from_millis(for_ms)).unwrap_or(now));
     let (least, before) = if is_exact { ("", "") } else { ("at least ", " or before") };

@@ -7,15 +7,15 @@ use std::path::Path;
 use larder_protocol::manager::state::Topology;
 use larder_roles::managers::Managers;
 use larder_roles::peers::Peers;
-use larder_roles::progress::SpaceNow;
+use larder_roles::progress::SpaceStatus;
 use larder_types::ServerId;
 use serde::Serialize;
 
 use super::super::RoleError;
-use super::super::beside;
+use super::super::admin_client;
 use super::background;
 use super::space::{Bucket, Spaces};
-use crate::cluster::rooms::Rooms;
+use crate::cluster::disk_free_space::DiskFreeSpace;
 use crate::quantity::bytes;
 
 /// Times that all servers are asked if groups move meanwhile.
@@ -51,17 +51,17 @@ impl Usage {
 
 /// Asks the meta servers of the cluster that a configuration or a directory belongs to.
 pub(crate) fn ask(path: &Path) -> Result<Usage, RoleError> {
-    beside::runtime()?.block_on(async {
-        let config = beside::config(path)?;
-        let (endpoint, managers) = beside::connect(&config).await?;
+    admin_client::runtime()?.block_on(async {
+        let config = admin_client::config(path)?;
+        let (endpoint, managers) = admin_client::connect(&config).await?;
         let metas = Peers::new(&endpoint);
         let mut asked = 0;
         loop {
-            let is_latest = beside::is_confirmed(&*managers).await;
+            let is_latest = admin_client::is_confirmed(&*managers).await;
             let map = managers.map();
             let told = background::spaces(&metas, &map).await;
             let was_still = is_latest
-                && beside::is_confirmed(&*managers).await
+                && admin_client::is_confirmed(&*managers).await
                 && are_led(&map, &managers.map());
             asked += 1;
             if was_still || !is_latest || asked == ASKED_MAX {
@@ -79,12 +79,12 @@ fn are_led(before: &Topology, after: &Topology) -> bool {
 
 fn put_together(
     map: &Topology,
-    told: &[(ServerId, SpaceNow)],
+    told: &[(ServerId, SpaceStatus)],
     is_latest: bool,
     was_still: bool,
 ) -> Usage {
     let spaces =
-        Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &Rooms::default());
+        Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &DiskFreeSpace::default());
     let Spaces { objects, object_bytes: bytes, buckets, buckets_not_named, pgs_uncounted, .. } =
         spaces;
     let is_exact = was_still && pgs_uncounted == 0 && buckets_not_named == 0;
@@ -163,7 +163,7 @@ mod tests {
         };
         assert!(are_led(&led(3), &led(3)));
         assert!(!are_led(&led(3), &led(4)));
-        let told = [(ServerId(1), SpaceNow::default())];
+        let told = [(ServerId(1), SpaceStatus::default())];
         assert!(put_together(&led(3), &told, true, true).is_exact);
         let moved = put_together(&led(3), &told, true, false);
         assert!(!moved.is_exact && moved.is_latest);

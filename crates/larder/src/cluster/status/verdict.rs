@@ -1,6 +1,6 @@
 //! The state of a cluster in one line: what is wrong, since when, and what to do.
 
-use larder_roles::observed::{Place, Trouble};
+use larder_roles::observed::{HealthIssue, Place};
 
 use super::background;
 use super::growth::foretold;
@@ -18,15 +18,15 @@ pub(super) fn of(status: &Status) -> String {
     let is_down = |it: &&Server| it.state == "down";
     let down = named(servers.iter().filter(is_down));
     let are_many = servers.iter().filter(is_down).count() > 1;
-    let for_time = |of: &dyn Fn(Trouble) -> bool| since(troubles.longest(of));
+    let for_time = |of: &dyn Fn(HealthIssue) -> bool| since(troubles.longest(of));
     if !is_latest {
-        let time = for_time(&|it| it == Trouble::NoLeader);
+        let time = for_time(&|it| it == HealthIssue::NoLeader);
         return format!(
             "NOT WELL: no manager leads, or none is reached{time}. Start machines with managers: most of them are needed"
         );
     }
     if pgs.inactive > 0 {
-        let time = for_time(&|it| it == Trouble::PgsInactive);
+        let time = for_time(&|it| it == HealthIssue::PgsInactive);
         let why = match down {
             Some(down) => format!(": {down} down. Start what is down"),
             None => ". They are given primaries within seconds: if not, see the managers' logs"
@@ -38,7 +38,7 @@ pub(super) fn of(status: &Status) -> String {
         );
     }
     if let Some(down) = down {
-        let time = troubles.longest(|it| matches!(it, Trouble::ServerDown(..)));
+        let time = troubles.longest(|it| matches!(it, HealthIssue::ServerDown(..)));
         let time = if are_many { since_first(time) } else { since(time) };
         return format!(
             "NOT WELL: {down} down{time}. Start what is down, or `larder remove` what will not come back"
@@ -59,7 +59,7 @@ pub(super) fn of(status: &Status) -> String {
         );
     }
     if volumes.degraded > 0 {
-        let time = for_time(&|it| it == Trouble::CopiesMissing);
+        let time = for_time(&|it| it == HealthIssue::CopiesMissing);
         let rest = match volumes.replicas_rebuilding {
             0 => "none of the others is being made: a disk with room for them is awaited",
             _ => "the others are being made. Wait, and look for `rebuild` below",
@@ -70,7 +70,7 @@ pub(super) fn of(status: &Status) -> String {
         );
     }
     if pgs.clean < pgs.total {
-        let time = for_time(&|it| it == Trouble::PgsIncomplete);
+        let time = for_time(&|it| it == HealthIssue::PgsIncomplete);
         return format!(
             "NOT WELL YET: {} of {} placement groups have all their members{time}, the others are getting theirs. Wait",
             pgs.clean, pgs.total
@@ -89,7 +89,7 @@ pub(super) fn of(status: &Status) -> String {
 /// The cluster, or the fullest server, if it is nearly full.
 fn fullness(status: &Status) -> Option<String> {
     let Status { servers, space, troubles, .. } = status;
-    let for_time = |place| since(troubles.longest(|it| it == Trouble::NearlyFull(place)));
+    let for_time = |place| since(troubles.longest(|it| it == HealthIssue::NearlyFull(place)));
     if space.all.bytes > 0 && space.all.percent() >= FULL_PERCENT {
         return Some(format!(
             "NEARLY FULL: {}{}{}. Add a disk or a machine, or delete objects",

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::backend::fakes::Fake;
 use crate::backend::url::open_cloud;
-use crate::backend::{Asked, Backend, Source};
+use crate::backend::{Backend, BackendClient, Source};
 use crate::limits::{BACKEND_REQUESTS_START, PART_BYTES};
 
 const SILENCE: Duration = Duration::from_millis(300);
@@ -106,8 +106,8 @@ impl HttpService for KeyedClient {
 }
 
 fn backend(endpoint: &str, patience: Patience) -> Backend {
-    let (asked, url) = (Asked::new(), format!("gs://bucket?endpoint={endpoint}"));
-    Backend::of(open_cloud(&url, Keyed(Uplink { patience }), &asked.gate).unwrap(), asked)
+    let (asked, url) = (BackendClient::new(), format!("gs://bucket?endpoint={endpoint}"));
+    Backend::of(open_cloud(&url, Keyed(Uplink { patience }), &asked.scheduler).unwrap(), asked)
 }
 
 #[tokio::test]

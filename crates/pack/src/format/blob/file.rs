@@ -10,7 +10,7 @@ use larder_types::{BucketId, ObjectKey, OpId, PartRef, UploadId};
 
 use super::v1::{FooterHead, FooterReader, TRAILER_BYTES, Trailer};
 use crate::error::PackError;
-use crate::format::entry::{Change, Content, Entry, Place, Within};
+use crate::format::entry::{Change, Container, Content, Entry, Place};
 use crate::format::sums::verifies;
 use crate::limits::{FOOTER_BYTES_MAX, PACKED_BYTES_MAX};
 
@@ -96,7 +96,8 @@ impl BlobFile {
     /// [`PackError::System`], [`PackError::Damaged`].
     pub fn read(&self, place: &Place) -> Result<Vec<u8>, PackError> {
         let damaged = |reason: String| PackError::damaged(&self.name, reason);
-        let end = place.end_in(self.trailer.within()).ok_or_else(|| damaged(elsewhere(place)))?;
+        let end =
+            place.end_in(self.trailer.container()).ok_or_else(|| damaged(elsewhere(place)))?;
         if end > self.trailer.footer_offset || place.len > PACKED_BYTES_MAX || place.sum_bytes == 0
         {
             return Err(damaged("an entry names bytes that it does not have".into()));
@@ -197,7 +198,7 @@ impl BlobFile {
             }
         };
         if let Some(place) =
-            places.iter().find(|place| place.end_in(self.trailer.within()).is_none())
+            places.iter().find(|place| place.end_in(self.trailer.container()).is_none())
         {
             return Err(elsewhere(place));
         }
@@ -224,13 +225,13 @@ impl BlobFile {
 }
 
 fn elsewhere(place: &Place) -> String {
-    match place.within {
-        Within::Blob(blob) => format!("its bytes lie in blob {blob}"),
+    match place.container {
+        Container::Blob(blob) => format!("its bytes lie in blob {blob}"),
         // Its name ends with the process that uploaded it, which no blob says.
-        Within::Own(own) if own.bundle().is_some() => {
+        Container::Own(own) if own.bundle().is_some() => {
             format!("its bytes lie in a bundle, the object whose name begins with {}", own.path())
         }
-        Within::Own(own) => format!("its bytes are the object {}", own.path()),
+        Container::Own(own) => format!("its bytes are the object {}", own.path()),
     }
 }
 

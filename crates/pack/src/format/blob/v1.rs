@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::PackError;
-use crate::format::entry::{Entry, Within};
-use crate::format::lot::Lot;
+use crate::format::entry::{Container, Entry};
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, WorkerId};
 use crate::limits::FOOTER_BYTES_MAX;
 
@@ -23,8 +23,8 @@ const VERSION_MIN: u32 = 1;
 pub struct Trailer {
     /// The blob.
     pub id: BlobId,
-    /// The lot that this is: the blob itself, or a bundle.
-    pub lot: Lot,
+    /// The unit that this is: the blob itself, or a bundle.
+    pub unit: UploadUnit,
     /// Where the footer begins: the bytes of bodies.
     pub footer_offset: u64,
     /// Bytes of the footer.
@@ -36,8 +36,8 @@ pub struct Trailer {
 impl Trailer {
     /// The blob or bundle that its bodies lie within.
     #[must_use]
-    pub fn within(&self) -> Within {
-        self.lot.within(self.id)
+    pub fn container(&self) -> Container {
+        self.unit.container(self.id)
     }
 
     /// Bytes of the whole blob.
@@ -52,7 +52,7 @@ impl Trailer {
         let mut bytes = [0; TRAILER_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12] = self.lot.nth();
+        bytes[12] = self.unit.nth();
         bytes[16..24].copy_from_slice(&self.id.worker.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.id.seq.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.footer_offset.to_le_bytes());
@@ -86,10 +86,11 @@ impl Trailer {
         if end.and_then(|end| end.checked_add(TRAILER_BYTES as u64)).is_none() {
             return Err(PackError::damaged(name, "its footer lies beyond the end of any blob"));
         }
-        let lot = Lot::numbered(bytes[12]);
+        let unit = UploadUnit::numbered(bytes[12]);
         Ok(Self {
             id: BlobId { worker: WorkerId(number(16)), seq: number(24) },
-            lot: lot.ok_or_else(|| PackError::damaged(name, "it is a bundle that no blob has"))?,
+            unit: unit
+                .ok_or_else(|| PackError::damaged(name, "it is a bundle that no blob has"))?,
             footer_offset: number(32),
             footer_bytes: number(40),
             footer_sum: number(48),
@@ -108,10 +109,10 @@ pub struct FooterHead {
     pub buckets: Vec<(BucketId, BucketName)>,
 }
 
-/// Footer and trailer of a blob's lot with so many bytes of bodies. `entries` are encoded one after the other.
+/// Footer and trailer of a blob's unit with so many bytes of bodies. `entries` are encoded one after the other.
 pub(crate) fn encode_footer(
     id: BlobId,
-    lot: Lot,
+    unit: UploadUnit,
     body_bytes: u64,
     head: &FooterHead,
     entries: &[u8],
@@ -121,7 +122,7 @@ pub(crate) fn encode_footer(
     bytes.extend_from_slice(entries);
     let trailer = Trailer {
         id,
-        lot,
+        unit,
         footer_offset: body_bytes,
         footer_bytes: bytes.len() as u64,
         footer_sum: xxh3_64(&bytes),

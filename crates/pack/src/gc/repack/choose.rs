@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::entry::Within;
+use crate::format::entry::Container;
 use crate::limits::{SMALL_BLOB_SHARE, SMALL_BLOBS_MAX};
 
 /// A blob that is in the backend and stands, or a bundle that is there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    pub(crate) within: Within,
+    pub(crate) container: Container,
     /// Bytes of bodies.
     pub(crate) bodies: u64,
     /// Bytes of these that are live.
@@ -32,7 +32,7 @@ pub(crate) fn choose(all: &[Candidate], below_percent: u8, blob_bytes: u64) -> V
     // By the share that is live; a cross product keeps to whole numbers.
     chosen.sort_by(|a, b| {
         let share = |x: &Candidate, y: &Candidate| u128::from(x.live) * u128::from(y.bodies);
-        share(a, b).cmp(&share(b, a)).then(a.within.cmp(&b.within))
+        share(a, b).cmp(&share(b, a)).then(a.container.cmp(&b.container))
     });
     let mut sizes: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
     for some in all {
@@ -48,26 +48,26 @@ pub(crate) fn choose(all: &[Candidate], below_percent: u8, blob_bytes: u64) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{BlobId, OwnId, WorkerId};
+    use crate::ids::{BlobId, StandaloneId, WorkerId};
 
     const MIB: u64 = 1 << 20;
 
     fn blob(seq: u64, bodies: u64, live: u64) -> Candidate {
-        let within = Within::Blob(BlobId { worker: WorkerId(1), seq });
-        Candidate { within, bodies, live, bytes: bodies + 1000 }
+        let container = Container::Blob(BlobId { worker: WorkerId(1), seq });
+        Candidate { container, bodies, live, bytes: bodies + 1000 }
     }
 
     fn bundle(number: u64, bodies: u64, live: u64) -> Candidate {
-        let within = Within::Own(OwnId { worker: WorkerId(1), run: 0, number });
-        Candidate { within, ..blob(number, bodies, live) }
+        let container = Container::Own(StandaloneId { worker: WorkerId(1), run: 0, number });
+        Candidate { container, ..blob(number, bodies, live) }
     }
 
     fn chosen(all: &[Candidate]) -> Vec<u64> {
-        let number = |within| match within {
-            Within::Blob(blob) => blob.seq,
-            Within::Own(own) => own.number,
+        let number = |container| match container {
+            Container::Blob(blob) => blob.seq,
+            Container::Own(own) => own.number,
         };
-        choose(all, 80, 64 * MIB).iter().map(|some| number(some.within)).collect()
+        choose(all, 80, 64 * MIB).iter().map(|some| number(some.container)).collect()
     }
 
     #[test]

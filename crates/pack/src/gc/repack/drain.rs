@@ -17,14 +17,14 @@ use std::ops::Bound;
 use futures::future::join_all;
 use larder_types::{BucketId, BucketName, OpId, View};
 
-use super::moving::{Mover, Told};
+use super::moving::{Mover, RelocationRecord};
 use super::needs::Needs;
 use crate::backup::BackupAt;
 use crate::bugs::{self, Bug};
-use crate::commit::wish::{Carry, To};
+use crate::commit::command::{Relocate, RelocateTo};
 use crate::error::PackError;
 use crate::format::blob::FooterReader;
-use crate::format::entry::{Change, Content, Entry, Place, Within};
+use crate::format::entry::{Change, Container, Content, Entry, Place};
 use crate::format::rows::BlobRow;
 use crate::ids::{BackupId, BlobId, Run, WorkerId};
 use crate::limits::CARRIED_MAX;
@@ -59,7 +59,7 @@ impl Drain<'_> {
         let name = self.mover.name.clone();
         let footer = FooterReader::new(&name, &tail)?;
         let names: BTreeMap<_, _> = footer.head.buckets.iter().cloned().collect();
-        let (mut telling, mut runs) = (Vec::new(), Retirements::new());
+        let (mut peer_clock, mut runs) = (Vec::new(), Retirements::new());
         for entry in footer {
             let entry = entry?;
             if let Change::Retired { run, backups } = &entry.change {
@@ -69,18 +69,18 @@ impl Drain<'_> {
                 self.merge(Retirement { run: *run, backups: backups.collect() }, &mut runs);
             }
             if let Some(told) = self.needed(entry.clone(), &names)? {
-                telling.push((entry, told));
+                peer_clock.push((entry, told));
             }
-            if telling.len() >= CARRIED_MAX {
-                self.tell(std::mem::take(&mut telling), &names).await?;
+            if peer_clock.len() >= CARRIED_MAX {
+                self.tell(std::mem::take(&mut peer_clock), &names).await?;
             }
         }
-        self.tell(telling, &names).await?;
+        self.tell(peer_clock, &names).await?;
         self.retire(runs).await
     }
 
-    fn within(&self) -> Within {
-        Within::Blob(self.id)
+    fn container(&self) -> Container {
+        Container::Blob(self.id)
     }
 
     fn name_of(&self, bucket: BucketId) -> Option<BucketName> {
@@ -93,12 +93,12 @@ impl Drain<'_> {
         &self,
         entry: Entry,
         names: &BTreeMap<BucketId, BucketName>,
-    ) -> Result<Option<Told>, PackError> {
+    ) -> Result<Option<RelocationRecord>, PackError> {
         let op = entry.op(self.id.worker);
         let Some(bucket) = entry.change.bucket() else { return Ok(None) };
         let live_name = self.name_of(bucket);
         let carry = match entry.change {
-            Change::BucketMade(record) => Some(Carry::Bucket(record.id)),
+            Change::BucketMade(record) => Some(Relocate::Bucket(record.id)),
             Change::BucketRemoved(bucket) => self.bucket_gone(bucket, op),
             Change::BucketGone { bucket, upto } => self.bucket_gone(bucket, upto),
             // All else that a removed bucket had goes with it.
@@ -120,7 +120,7 @@ impl Drain<'_> {
                 self.gone(Change::Gone { bucket, key, since, upto }, since, upto)
             }
             Change::UploadBegun { bucket, row } => {
-                Some(Carry::Upload { bucket, key: row.key, upload: row.upload })
+                Some(Relocate::Upload { bucket, key: row.key, upload: row.upload })
             }
             Change::PartPut { bucket, upload, number, place, .. } => {
                 self.part(bucket, upload, number, op, place)
@@ -150,11 +150,11 @@ impl Drain<'_> {
         op: OpId,
         content: Content,
         told: OpId,
-    ) -> Result<Option<Carry>, PackError> {
+    ) -> Result<Option<Relocate>, PackError> {
         let now = self.mover.repacker.index.version(bucket, &key)?;
         if now.as_ref().is_some_and(|now| now.op == op && now.content == content) {
-            let to = To::Same;
-            return Ok(self.is_elsewhere(&content).then_some(Carry::Version {
+            let to = RelocateTo::Same;
+            return Ok(self.is_elsewhere(&content).then_some(Relocate::Version {
                 bucket,
                 key,
                 op,
@@ -178,27 +178,34 @@ impl Drain<'_> {
         number: u16,
         op: OpId,
         from: Place,
-    ) -> Option<Carry> {
-        let is_elsewhere = from.within != self.within() || from.len == 0;
-        is_elsewhere.then_some(Carry::Part { bucket, upload, number, op, from, to: To::Same })
+    ) -> Option<Relocate> {
+        let is_elsewhere = from.container != self.container() || from.len == 0;
+        is_elsewhere.then_some(Relocate::Part {
+            bucket,
+            upload,
+            number,
+            op,
+            from,
+            to: RelocateTo::Same,
+        })
     }
 
     /// Returns true if the bytes do not lie in this blob; those that do were moved.
     fn is_elsewhere(&self, content: &Content) -> bool {
         match content {
-            Content::Run(place) => place.within != self.within() || place.len == 0,
+            Content::Run(place) => place.container != self.container() || place.len == 0,
             Content::Parts { .. } => true,
         }
     }
 
-    fn gone(&self, change: Change, since: OpId, upto: OpId) -> Option<Carry> {
+    fn gone(&self, change: Change, since: OpId, upto: OpId) -> Option<Relocate> {
         let is_needed = self.needs.removal(since, upto) && !bugs::planted(Bug::DeletesNotCarried);
-        is_needed.then(|| Carry::Removal(Box::new(change)))
+        is_needed.then(|| Relocate::Removal(Box::new(change)))
     }
 
-    fn bucket_gone(&self, bucket: BucketId, upto: OpId) -> Option<Carry> {
+    fn bucket_gone(&self, bucket: BucketId, upto: OpId) -> Option<Relocate> {
         let is_needed = self.needs.bucket_removal(bucket, upto);
-        is_needed.then(|| Carry::Removal(Box::new(Change::BucketGone { bucket, upto })))
+        is_needed.then(|| Relocate::Removal(Box::new(Change::BucketGone { bucket, upto })))
     }
 
     /// The run of retired blobs around some that this blob tells of; those of one run are told once, for the backups
@@ -238,8 +245,8 @@ impl Drain<'_> {
         for Retirement { run, backups } in runs.into_values() {
             let backups = backups.into_iter().collect();
             let carry = match run.has(self.id) {
-                true => Carry::Retire { blob: self.id, run, backups },
-                false => Carry::Removal(Box::new(Change::Retired { run, backups })),
+                true => Relocate::Retire { blob: self.id, run, backups },
+                false => Relocate::Removal(Box::new(Change::Retired { run, backups })),
             };
             let told = self.mover.ask((None, carry)).await?;
             is_retired |= run.has(self.id) && told.is_some();
@@ -250,20 +257,20 @@ impl Drain<'_> {
     /// Has each told. A version that was replaced meanwhile is looked at again: that its upload ended is still to be told.
     async fn tell(
         &self,
-        mut telling: Vec<(Entry, Told)>,
+        mut peer_clock: Vec<(Entry, RelocationRecord)>,
         names: &BTreeMap<BucketId, BucketName>,
     ) -> Result<(), PackError> {
-        while !telling.is_empty() {
-            let asked = telling.iter().map(|(_, told)| self.mover.ask(told.clone()));
+        while !peer_clock.is_empty() {
+            let asked = peer_clock.iter().map(|(_, told)| self.mover.ask(told.clone()));
             let answers = join_all(asked).await;
             let mut again = Vec::new();
-            for ((entry, (_, carry)), answer) in telling.into_iter().zip(answers) {
-                let is_replaced = answer?.is_none() && matches!(carry, Carry::Version { .. });
+            for ((entry, (_, carry)), answer) in peer_clock.into_iter().zip(answers) {
+                let is_replaced = answer?.is_none() && matches!(carry, Relocate::Version { .. });
                 if is_replaced && let Some(told) = self.needed(entry.clone(), names)? {
                     again.push((entry, told));
                 }
             }
-            telling = again;
+            peer_clock = again;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! old one is retired.
 //!
 //! ```text
-//!  choose ──▶ drain ──read──▶ carry: a wish like all others ──▶ committer ──▶ spool, log, index ──▶ backend
+//!  choose ──▶ drain ──read──▶ carry: a command like all others ──▶ committer ──▶ spool, log, index ──▶ backend
 //!                                                                    │
 //!            removal.rs: delete the object  ◀── after a grace time ── retired
 //! ```
@@ -17,9 +17,9 @@
 //!    any more, and it is removed as any object of its own is.
 //! 2. Requests and bytes keep to a pace. Nothing is begun while uploads wait for money.
 //! 3. A blob that cannot be emptied stays as it is. If it is missing or damaged it is set aside,
-//!    and tried again after a pause that doubles (`aside.rs`).
+//!    and tried again after a pause that doubles (`backoff.rs`).
 
-pub(crate) mod aside;
+pub(crate) mod backoff;
 mod choose;
 mod drain;
 mod moving;
@@ -32,18 +32,18 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
-use crate::backend::background::Pace;
+use crate::backend::token_bucket::TokenBucket;
 use crate::backup::Backups;
 use crate::bugs::{self, Bug};
 use crate::commit::queue::{Queue, Request};
 use crate::counters::{Counters, count};
 use crate::error::PackError;
-use crate::format::entry::Within;
-use crate::format::lot::BundleContent;
+use crate::format::entry::Container;
 use crate::format::rows::BlobRow;
-use crate::ids::{BlobId, OwnId};
+use crate::format::upload_unit::BundleContent;
+use crate::ids::{BlobId, StandaloneId};
 use crate::index::Index;
-use aside::SetAside;
+use backoff::RepackBackoff;
 use choose::{Candidate, choose};
 use drain::Drain;
 use moving::Mover;
@@ -56,11 +56,11 @@ pub(crate) struct Repacker {
     pub(crate) queue: Arc<Queue>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) backups: Arc<Backups>,
-    pub(crate) pace: Pace,
+    pub(crate) pace: TokenBucket,
     pub(crate) below_percent: u8,
     pub(crate) blob_bytes: u64,
     /// Blobs and bundles that could not be emptied.
-    pub(crate) set_aside: SetAside,
+    pub(crate) set_aside: RepackBackoff,
 }
 
 impl Repacker {
@@ -73,21 +73,21 @@ impl Repacker {
         all.extend(self.bundles()?);
         let chosen = choose(&all, self.below_percent, self.blob_bytes);
         let mut retired = 0;
-        for Candidate { within, .. } in chosen {
+        for Candidate { container, .. } in chosen {
             // Money is for what clients put.
             if self.backend.is_spent() {
                 break;
             }
-            match self.empty(within).await {
+            match self.empty(container).await {
                 Ok(true) => {
-                    self.set_aside.forget(within);
+                    self.set_aside.forget(container);
                     retired += 1;
                     count(&self.counters.repacked_blobs);
                 }
                 Ok(false) => {}
                 Err(error @ (PackError::Damaged { .. } | PackError::Missing { .. })) => {
-                    let pause = self.set_aside.add(within, Instant::now());
-                    tracing::error!(?within, %error, ?pause, "a blob cannot be repacked; it stays as it is, and is tried again later");
+                    let pause = self.set_aside.add(container, Instant::now());
+                    tracing::error!(?container, %error, ?pause, "a blob cannot be repacked; it stays as it is, and is tried again later");
                 }
                 Err(error) => {
                     self.seal();
@@ -114,19 +114,19 @@ impl Repacker {
         let standing = self.index.standing()?.into_iter();
         let blobs = standing.filter_map(|(id, content)| {
             let BlobRow { footer_offset: bodies, bytes, .. } = *rows.get(&id)?;
-            Some(Candidate { within: Within::Blob(id), bodies, live: content.live, bytes })
+            Some(Candidate { container: Container::Blob(id), bodies, live: content.live, bytes })
         });
         let now = Instant::now();
-        Ok(blobs.filter(|blob| !self.set_aside.has(blob.within, now)).collect())
+        Ok(blobs.filter(|blob| !self.set_aside.has(blob.container, now)).collect())
     }
 
     /// Bundles that are in the backend.
     fn bundles(&self) -> Result<Vec<Candidate>, PackError> {
         let (mut bundles, now) = (Vec::new(), Instant::now());
         for (id, BundleContent { end, live, .. }) in self.index.bundles()? {
-            let within = Within::Own(id);
-            if Self::is_there(&self.index, id)? && !self.set_aside.has(within, now) {
-                bundles.push(Candidate { within, bodies: end, live, bytes: end });
+            let container = Container::Own(id);
+            if Self::is_there(&self.index, id)? && !self.set_aside.has(container, now) {
+                bundles.push(Candidate { container, bodies: end, live, bytes: end });
             }
         }
         Ok(bundles)
@@ -134,20 +134,20 @@ impl Repacker {
 
     /// Returns true if a bundle is in the backend: it is before its blob, and may be there when
     /// that is gone.
-    fn is_there(index: &Index, bundle: OwnId) -> Result<bool, PackError> {
+    fn is_there(index: &Index, bundle: StandaloneId) -> Result<bool, PackError> {
         bundle.bundle().map_or(Ok(false), |(blob, _)| index.is_uploaded(blob))
     }
 
     /// Moves what is live in a blob or bundle. True if the blob is retired, or nothing has bytes in the bundle.
-    async fn empty(&mut self, within: Within) -> Result<bool, PackError> {
-        match within {
-            Within::Blob(id) => match self.index.blob(id)? {
+    async fn empty(&mut self, container: Container) -> Result<bool, PackError> {
+        match container {
+            Container::Blob(id) => match self.index.blob(id)? {
                 Some(row) => self.drain(id, row).await,
                 None => Ok(false),
             },
-            Within::Own(bundle) => {
+            Container::Own(bundle) => {
                 let name = self.index.bundle_path(bundle)?;
-                Mover { repacker: self, within, name }.run().await
+                Mover { repacker: self, container, name }.run().await
             }
         }
     }
@@ -177,7 +177,11 @@ impl Repacker {
             needs: Needs::without(id, &standing, counted),
             kept: self.kept()?,
             backups,
-            mover: Mover { within: Within::Blob(id), name: row.name(id).path(), repacker: self },
+            mover: Mover {
+                container: Container::Blob(id),
+                name: row.name(id).path(),
+                repacker: self,
+            },
         };
         drain.run().await
     }

@@ -13,11 +13,11 @@ use larder_types::{BucketId, BucketName, OpId};
 use super::Repacker;
 use crate::backend::Unread;
 use crate::bugs::{self, Bug};
+use crate::commit::command::{Command, Done, Relocate, RelocateTo};
 use crate::commit::queue::ask;
-use crate::commit::wish::{Carry, Done, To, Wish};
 use crate::counters::add;
 use crate::error::PackError;
-use crate::format::entry::{Content, Place, Within};
+use crate::format::entry::{Container, Content, Place};
 use crate::format::rows::Holder;
 use crate::format::sums::{BodySums, verifies};
 use crate::limits::{CARRIED_MAX, CARRY_PAUSE, CARRY_TRIES_MAX, DRAIN_PASSES_MAX, MOVED_BYTES_MAX};
@@ -29,12 +29,12 @@ struct Extent {
 }
 
 /// A change to be re-logged, and the name of the bucket that it is about.
-pub(super) type Told = (Option<BucketName>, Carry);
+pub(super) type RelocationRecord = (Option<BucketName>, Relocate);
 
 /// One blob or bundle being emptied.
 pub(super) struct Mover<'a> {
     pub(super) repacker: &'a mut Repacker,
-    pub(super) within: Within,
+    pub(super) container: Container,
     /// Its name in the backend.
     pub(super) name: String,
 }
@@ -52,14 +52,14 @@ impl Mover<'_> {
     }
 
     fn is_empty(&self) -> Result<bool, PackError> {
-        Ok(self.repacker.index.holders(self.within, 0, 1)?.is_empty())
+        Ok(self.repacker.index.holders(self.container, 0, 1)?.is_empty())
     }
 
     /// Moves what lies within, in the order in which it lies there.
     async fn move_bodies(&mut self) -> Result<(), PackError> {
         let mut offset = 0;
         loop {
-            let holders = self.repacker.index.holders(self.within, offset, CARRIED_MAX)?;
+            let holders = self.repacker.index.holders(self.container, offset, CARRIED_MAX)?;
             let Some((last, _)) = holders.last() else { return Ok(()) };
             // Those of the last run may not all be there; a run is never cut.
             let is_cut = holders.len() == CARRIED_MAX && holders[0].0 != *last;
@@ -87,7 +87,7 @@ impl Mover<'_> {
         let mut extents: Vec<Extent> = Vec::new();
         for (offset, holder) in holders {
             let Some((_, place)) = self.place_of(&holder)? else { continue };
-            if place.within != self.within || place.offset != offset {
+            if place.container != self.container || place.offset != offset {
                 continue;
             }
             match extents.last_mut() {
@@ -144,8 +144,8 @@ impl Mover<'_> {
         let mut moved = None;
         for holder in &extent.holders {
             let to = match &moved {
-                Some(place) => To::There(Place::clone(place)),
-                None => To::Packed { pieces: vec![body.clone()], sums: sums.clone() },
+                Some(place) => RelocateTo::There(Place::clone(place)),
+                None => RelocateTo::Packed { pieces: vec![body.clone()], sums: sums.clone() },
             };
             let Some(told) = self.moving(holder, &extent.place, to)? else { continue };
             if let Some(Done::Carried(Some(place))) = self.ask(told).await? {
@@ -155,7 +155,12 @@ impl Mover<'_> {
         Ok(moved.map_or(0, |place| place.len))
     }
 
-    fn moving(&self, holder: &Holder, from: &Place, to: To) -> Result<Option<Told>, PackError> {
+    fn moving(
+        &self,
+        holder: &Holder,
+        from: &Place,
+        to: RelocateTo,
+    ) -> Result<Option<RelocationRecord>, PackError> {
         let Some((op, place)) = self.place_of(holder)? else { return Ok(None) };
         if place != *from && !bugs::planted(Bug::SwapWithoutCompare) {
             return Ok(None);
@@ -164,10 +169,10 @@ impl Mover<'_> {
         let (bucket, carry) = match holder.clone() {
             Holder::Key(bucket, key) => {
                 let from = Content::Run(from);
-                (bucket, Carry::Version { bucket, key, op, from, to })
+                (bucket, Relocate::Version { bucket, key, op, from, to })
             }
             Holder::Part(bucket, upload, number) => {
-                (bucket, Carry::Part { bucket, upload, number, op, from, to })
+                (bucket, Relocate::Part { bucket, upload, number, op, from, to })
             }
         };
         Ok(self.name_of(bucket).map(|name| (Some(name), carry)))
@@ -187,10 +192,13 @@ impl Mover<'_> {
     }
 
     /// Has something told; `None` if it is not so any more. While clients want more than there is room for it waits.
-    pub(super) async fn ask(&self, (bucket, carry): Told) -> Result<Option<Done>, PackError> {
+    pub(super) async fn ask(
+        &self,
+        (bucket, carry): RelocationRecord,
+    ) -> Result<Option<Done>, PackError> {
         for _ in 0..CARRY_TRIES_MAX {
-            let wish = Wish::Carry { bucket: bucket.clone(), carry: carry.clone() };
-            match ask(&self.repacker.queue, wish).await {
+            let command = Command::Relocate { bucket: bucket.clone(), carry: carry.clone() };
+            match ask(&self.repacker.queue, command).await {
                 Ok((done, _)) => return Ok(Some(done)),
                 Err(ObjectError::Changed) => return Ok(None),
                 Err(ObjectError::SlowDown | ObjectError::Full) => {

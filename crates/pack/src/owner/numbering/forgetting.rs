@@ -29,7 +29,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{By, Numbering};
+use super::{Numbering, NumberingEvidence};
 use crate::backend::Backend;
 use crate::bugs::{self, Bug};
 use crate::error::PackError;
@@ -134,7 +134,7 @@ impl Numbering {
             return Ok(());
         }
         check_owner(&self.backend, self.worker).await?;
-        self.check_latest(own, By::Backend).await?;
+        self.check_latest(own, NumberingEvidence::Backend).await?;
         for process in &old {
             remove(&self.backend, *process).await?;
         }

@@ -22,7 +22,7 @@ fn backend() -> Backend {
 
 fn owner_of(backend: &Backend, uptime: Uptime) -> (Arc<Ownership>, Arc<Queue>, Fatal) {
     let (queue, fatal) = (Arc::<Queue>::default(), watch::Sender::new(None));
-    let (heard, owned) = (fatal.subscribe(), Sighting::now(uptime));
+    let (heard, owned) = (fatal.subscribe(), SuspendAwareInstant::now(uptime));
     let disk = SimDisk::new(1, 1 << 20);
     let spool = Arc::new(Spool::new(disk.clone(), WORKER).unwrap());
     let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));
@@ -44,17 +44,17 @@ fn what_is_done_follows_from_what_was_seen_and_when() {
     let (none, moment) = (Duration::ZERO, Duration::from_millis(1));
     let (period, most) = (OWNER_PERIOD, OWNER_UNSEEN_MAX);
     for (known, stand, due_in) in [
-        (known(none, None), Stand::Owner, period),
-        (known(period - moment, None), Stand::Owner, moment),
-        (known(period, None), Stand::Owner, none),
-        (known(most, None), Stand::Owner, none),
-        (known(most + moment, None), Stand::Unasked, none),
-        (known(Duration::MAX, None), Stand::Unasked, none),
+        (known(none, None), ServeDecision::Owner, period),
+        (known(period - moment, None), ServeDecision::Owner, moment),
+        (known(period, None), ServeDecision::Owner, none),
+        (known(most, None), ServeDecision::Owner, none),
+        (known(most + moment, None), ServeDecision::Unasked, none),
+        (known(Duration::MAX, None), ServeDecision::Unasked, none),
         // Asked in vain: again after a period, and a request that comes meanwhile is let in.
-        (known(period, Some(moment)), Stand::Owner, period - moment),
-        (known(Duration::MAX, Some(none)), Stand::Unanswered, period),
-        (known(Duration::MAX, Some(most)), Stand::Unanswered, none),
-        (known(Duration::MAX, Some(most + moment)), Stand::Unasked, none),
+        (known(period, Some(moment)), ServeDecision::Owner, period - moment),
+        (known(Duration::MAX, Some(none)), ServeDecision::Unanswered, period),
+        (known(Duration::MAX, Some(most)), ServeDecision::Unanswered, none),
+        (known(Duration::MAX, Some(most + moment)), ServeDecision::Unasked, none),
     ] {
         assert_eq!((known.stand(), known.due_in()), (stand, due_in), "{known:?}");
     }

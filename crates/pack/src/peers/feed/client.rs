@@ -31,10 +31,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::handed::BodyBroken;
 use super::identity::server_of;
-use super::wire::{Ask, Asked, Heard, Told, WorkerService};
+use super::wire::{FeedPosition, FeedReply, FeedRequest, FeedUpdate, WorkerService};
 use crate::error::PackError;
-use crate::format::entry::Within;
-use crate::format::lot::Lot;
+use crate::format::entry::Container;
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, WorkerId};
 use crate::limits::{
     BODIES_ASKED_MAX, BODY_LANES, BUSY_PAUSE, CALL_TIME_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
@@ -42,7 +42,7 @@ use crate::limits::{
 };
 use crate::owner::announce::Announcement;
 use crate::owner::name::WorkerName;
-use crate::read::{Held, Holder};
+use crate::read::{HeldBody, Holder};
 
 /// A connection to another worker, which is made when it is needed.
 type Lane = Peer<WorkerService>;
@@ -93,7 +93,7 @@ impl Way {
 
     /// Asks over the lane with the fewest. Over one that breaks or cannot connect nothing is asked again: it would look the
     /// emptiest.
-    async fn body(&self, ask: &Ask) -> Result<(Told, Bytes), String> {
+    async fn body(&self, ask: &FeedRequest) -> Result<(FeedReply, Bytes), String> {
         let deadline = Instant::now() + CALL_TIME_MAX;
         let place = timeout_at(deadline, self.asking.acquire()).await;
         let _place = place.map_err(|_elapsed| "too much is asked of it".to_owned())?;
@@ -132,27 +132,27 @@ impl Drop for Counted<'_> {
     }
 }
 
-impl Held {
-    /// Reads an answer about bytes of a lot.
+impl HeldBody {
+    /// Reads an answer about bytes of a unit.
     ///
     /// # Errors
     /// Why it says nothing of them.
     pub(crate) fn read(
-        (id, lot): (BlobId, Lot),
+        (id, unit): (BlobId, UploadUnit),
         range: &Range<u64>,
-        (told, payload): (Told, Bytes),
+        (told, payload): (FeedReply, Bytes),
     ) -> Result<Self, String> {
-        match (told, lot.within(id)) {
-            (Told::Body, _) if payload.len() as u64 == range.end - range.start => {
+        match (told, unit.container(id)) {
+            (FeedReply::Body, _) if payload.len() as u64 == range.end - range.start => {
                 Ok(Self::Bytes(payload))
             }
-            (Told::BundleUploaded(process), Within::Own(bundle)) => {
+            (FeedReply::BundleUploaded(process), Container::Own(bundle)) => {
                 Ok(Self::Uploaded(bundle.path_of(process)))
             }
-            (Told::Uploaded { blob, row }, Within::Blob(id)) if blob == id.seq => {
+            (FeedReply::Uploaded { blob, row }, Container::Blob(id)) if blob == id.seq => {
                 Ok(Self::Uploaded(row.name(id).path()))
             }
-            (Told::Refused(why), _) => Err(why.to_string()),
+            (FeedReply::Refused(why), _) => Err(why.to_string()),
             _ => Err(format!("its answer is about something else, with {} bytes", payload.len())),
         }
     }
@@ -173,10 +173,11 @@ impl Link {
 
 #[async_trait]
 impl Holder for Link {
-    async fn body(&self, within: Within, range: Range<u64>) -> Result<Held, ObjectError> {
+    async fn body(&self, container: Container, range: Range<u64>) -> Result<HeldBody, ObjectError> {
         let told = self.told.lock().clone();
-        let (id, lot) = Lot::of(within).expect("a large object is there before it is named");
-        self.caller.body(&told, (id, lot), range).await.map_err(|_told| ObjectError::Unavailable {
+        let (id, unit) =
+            UploadUnit::of(container).expect("a large object is there before it is named");
+        self.caller.body(&told, (id, unit), range).await.map_err(|_told| ObjectError::Unavailable {
             reason: format!(
                 "worker {}, which has not uploaded it yet, does not give it",
                 told.name
@@ -209,9 +210,9 @@ impl Caller {
     pub(crate) async fn changes(
         &self,
         told: &Announcement,
-        asked: Asked,
-    ) -> Result<(Heard, u64), PackError> {
-        let ask = Ask::Changes { worker: told.worker, asked };
+        asked: FeedPosition,
+    ) -> Result<(FeedUpdate, u64), PackError> {
+        let ask = FeedRequest::Changes { worker: told.worker, asked };
         let deadline = Instant::now() + FEED_WAIT_MAX + CALL_TIME_MAX;
         let answer = match self.way(told) {
             Ok(way) => {
@@ -222,27 +223,27 @@ impl Caller {
         };
         self.note((&told.name, What::Changes), answer.as_ref().err());
         let (told, payload) = answer.map_err(|reason| PackError::Deferred { reason })?;
-        Heard::read(told, payload)
+        FeedUpdate::read(told, payload)
     }
 
     /// Asks a worker for bytes of bodies that it has not uploaded.
     async fn body(
         &self,
         told: &Announcement,
-        (id, lot): (BlobId, Lot),
+        (id, unit): (BlobId, UploadUnit),
         range: Range<u64>,
-    ) -> Result<Held, String> {
+    ) -> Result<HeldBody, String> {
         let Range { start: from, end: to } = range;
-        let ask = Ask::Body { worker: id.worker, blob: id.seq, lot: lot.nth(), from, to };
+        let ask = FeedRequest::Body { worker: id.worker, blob: id.seq, unit: unit.nth(), from, to };
         let answer = match self.way(told) {
             Ok(way) if told.worker == id.worker => way.body(&ask).await,
             Ok(_) => Err("another directory has its name by now".to_owned()),
             Err(reason) => Err(reason),
         };
-        let held = answer.and_then(|answer| Held::read((id, lot), &range, answer));
+        let held = answer.and_then(|answer| HeldBody::read((id, unit), &range, answer));
         self.note((&told.name, What::Bodies), held.as_ref().err());
         if let Err(reason) = &held {
-            let (worker, bundle) = (&told.name, lot.nth());
+            let (worker, bundle) = (&told.name, unit.nth());
             tracing::debug!(%worker, blob = %id, bundle, reason, "a body that another worker has not uploaded did not come");
         }
         held
@@ -320,7 +321,11 @@ impl Caller {
 
 /// Asks until the deadline; again and again if there is too much to do. At the deadline the other worker hears that nobody waits
 /// any more, and its places are free: a call that only ends here would keep them.
-async fn call(lane: &Lane, ask: &Ask, deadline: Instant) -> Result<(Told, Bytes), CallError> {
+async fn call(
+    lane: &Lane,
+    ask: &FeedRequest,
+    deadline: Instant,
+) -> Result<(FeedReply, Bytes), CallError> {
     loop {
         let later = deadline + CALL_TIME_MAX;
         let called = lane.call_while_wanted(ask, Bytes::new(), later);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use larder_types::{HybridClock, OpSeq};
 use parking_lot::Mutex;
 
-use super::wire::Asked;
+use super::wire::FeedPosition;
 use crate::commit::spool::Spool;
 use crate::error::PackError;
 use crate::format::entry::Entry;
@@ -24,8 +24,8 @@ type End = (u64, OpSeq, HybridClock);
 impl Ends {
     /// Returns true if an entry of a blob that waits ends where more is asked for, and is the one
     /// that the caller has.
-    pub(super) fn has(&self, spool: &Spool, asked: &Asked) -> Result<bool, PackError> {
-        let Asked { blob, from, last } = *asked;
+    pub(super) fn has(&self, spool: &Spool, asked: &FeedPosition) -> Result<bool, PackError> {
+        let FeedPosition { blob, from, last } = *asked;
         if from == 0 {
             return Ok(true);
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!  follower ── call Changes { worker, blob, from, … } ──▶ the entries of that blob from that byte on, as its
 //!                                                         footer will have them; waits a while for the next
-//!  reader   ── call Body { worker, blob, lot, … } ──────▶ bytes of bodies in the blob, or in one of its bundles;
+//!  reader   ── call Body { worker, blob, unit, … } ──────▶ bytes of bodies in the blob, or in one of its bundles;
 //!                                                         or that they are uploaded
 //!  any      ── stream: a client's request of an upload, as it came ──▶ the face's answer (`handed.rs`)
 //! ```
@@ -41,5 +41,5 @@ pub(crate) mod wire;
 pub(crate) use client::{Caller, Link};
 pub(crate) use handed::Handed;
 pub use handed::{Answering, BodyBroken, HandedBody};
-pub(crate) use server::Feed;
-pub(crate) use wire::{Asked, Heard};
+pub(crate) use server::FeedSource;
+pub(crate) use wire::{FeedPosition, FeedUpdate};

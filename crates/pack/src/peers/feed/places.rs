@@ -51,7 +51,7 @@ pub(super) const EACH: Limits = Limits {
 
 /// The kinds of calls, and of bytes in memory. Those of changes are apart, so that they wait for no bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum FeedQuota {
     Changes,
     Bodies,
 }
@@ -77,10 +77,10 @@ impl Room {
         }
     }
 
-    fn bytes(&self, of: Of) -> Arc<Semaphore> {
+    fn bytes(&self, of: FeedQuota) -> Arc<Semaphore> {
         match of {
-            Of::Changes => self.change_bytes.clone(),
-            Of::Bodies => self.body_bytes.clone(),
+            FeedQuota::Changes => self.change_bytes.clone(),
+            FeedQuota::Bodies => self.body_bytes.clone(),
         }
     }
 }
@@ -128,10 +128,10 @@ impl Places {
     }
 
     /// A place for a call; `None` if there is none now.
-    pub(crate) fn call(&self, caller: ServerId, of: Of) -> Option<Place> {
+    pub(crate) fn call(&self, caller: ServerId, of: FeedQuota) -> Option<Place> {
         self.enter(caller, |room| match of {
-            Of::Changes => &room.change_calls,
-            Of::Bodies => &room.body_calls,
+            FeedQuota::Changes => &room.change_calls,
+            FeedQuota::Bodies => &room.body_calls,
         })
     }
 
@@ -153,10 +153,10 @@ impl Places {
 
 impl Place {
     /// Waits for memory: first of the share, so that nothing of all is kept meanwhile.
-    pub(super) async fn memory(&self, of: Of, bytes: usize) -> Memory {
+    pub(super) async fn memory(&self, of: FeedQuota, bytes: usize) -> Memory {
         let most = match of {
-            Of::Changes => EACH.change_bytes,
-            Of::Bodies => EACH.body_bytes,
+            FeedQuota::Changes => EACH.change_bytes,
+            FeedQuota::Bodies => EACH.body_bytes,
         };
         assert!(bytes <= most, "an answer fits its caller's share");
         let bytes = u32::try_from(bytes).expect("a share is less than 4 GiB");
@@ -213,24 +213,25 @@ mod tests {
         let callers = (0..).map(ServerId).take(ALL.body_calls / EACH.body_calls);
         let bodies: Vec<Place> = callers
             .flat_map(|caller| std::iter::from_fn(move || Some(caller)).take(EACH.body_calls))
-            .filter_map(|caller| places.call(caller, Of::Bodies))
+            .filter_map(|caller| places.call(caller, FeedQuota::Bodies))
             .collect();
         assert_eq!(bodies.len(), ALL.body_calls);
-        assert!(places.call(OTHER, Of::Bodies).is_none());
+        assert!(places.call(OTHER, FeedQuota::Bodies).is_none());
         let changes: Vec<Place> =
-            std::iter::from_fn(|| places.call(OTHER, Of::Changes)).take(9).collect();
+            std::iter::from_fn(|| places.call(OTHER, FeedQuota::Changes)).take(9).collect();
         assert_eq!(changes.len(), EACH.change_calls);
     }
 
     #[test]
     fn a_caller_has_its_share_of_places_and_leaves_some_to_others() {
         let places = Places::new();
-        let taken: Vec<Place> = std::iter::from_fn(|| places.call(ONE, Of::Bodies)).collect();
+        let taken: Vec<Place> =
+            std::iter::from_fn(|| places.call(ONE, FeedQuota::Bodies)).collect();
         assert_eq!(taken.len(), FEED_CALLS_OF_ONE_MAX);
-        assert!(places.call(OTHER, Of::Bodies).is_some());
+        assert!(places.call(OTHER, FeedQuota::Bodies).is_some());
         assert!(places.stream(ONE).is_some(), "streams have places of their own");
         drop(taken);
-        assert!(places.call(ONE, Of::Bodies).is_some());
+        assert!(places.call(ONE, FeedQuota::Bodies).is_some());
     }
 
     #[test]
@@ -238,35 +239,35 @@ mod tests {
         let places = Places::new();
         let taken = (0..).map_while(|caller| {
             let taken: Vec<Place> =
-                std::iter::from_fn(|| places.call(ServerId(caller), Of::Bodies)).collect();
+                std::iter::from_fn(|| places.call(ServerId(caller), FeedQuota::Bodies)).collect();
             (!taken.is_empty()).then_some(taken)
         });
         let taken: Vec<Vec<Place>> = taken.collect();
         assert_eq!(taken.iter().flatten().count(), FEED_CALLS_MAX);
         assert!(places.shares.lock().len() <= FEED_CALLS_MAX + 1);
         drop(taken);
-        assert!(places.call(ONE, Of::Bodies).is_some());
+        assert!(places.call(ONE, FeedQuota::Bodies).is_some());
         assert_eq!(places.shares.lock().len(), 1, "a share goes when nobody uses it");
     }
 
     #[test]
     fn memory_is_taken_until_an_answer_has_left() {
         let places = Places::new();
-        let place = || places.call(ONE, Of::Bodies).unwrap();
+        let place = || places.call(ONE, FeedQuota::Bodies).unwrap();
         let bytes = EACH.body_bytes / 2;
         let answers: Vec<Bytes> = (0..2)
             .map(|_| {
                 let place = place();
-                let memory = place.memory(Of::Bodies, bytes).now_or_never().unwrap();
+                let memory = place.memory(FeedQuota::Bodies, bytes).now_or_never().unwrap();
                 place.payload(vec![0; bytes], memory)
             })
             .collect();
         let waits = place();
-        let mut third = Box::pin(waits.memory(Of::Bodies, bytes));
+        let mut third = Box::pin(waits.memory(FeedQuota::Bodies, bytes));
         assert!(third.as_mut().now_or_never().is_none(), "its share is taken");
-        let other = places.call(OTHER, Of::Bodies).unwrap();
-        assert!(other.memory(Of::Bodies, EACH.body_bytes).now_or_never().is_some());
-        assert!(waits.memory(Of::Changes, EACH.change_bytes).now_or_never().is_some());
+        let other = places.call(OTHER, FeedQuota::Bodies).unwrap();
+        assert!(other.memory(FeedQuota::Bodies, EACH.body_bytes).now_or_never().is_some());
+        assert!(waits.memory(FeedQuota::Changes, EACH.change_bytes).now_or_never().is_some());
         drop(answers);
         assert!(third.now_or_never().is_some());
     }
@@ -274,30 +275,30 @@ mod tests {
     #[test]
     fn memory_that_an_answer_does_not_need_is_free_at_once() {
         let places = Places::new();
-        let place = || places.call(ONE, Of::Bodies).unwrap();
+        let place = || places.call(ONE, FeedQuota::Bodies).unwrap();
         let (first, second) = (place(), place());
-        let memory = first.memory(Of::Changes, EACH.change_bytes).now_or_never().unwrap();
+        let memory = first.memory(FeedQuota::Changes, EACH.change_bytes).now_or_never().unwrap();
         let answer = first.payload(vec![7; 5], memory);
         assert_eq!(answer, [7; 5][..]);
         let rest = EACH.change_bytes - 5;
-        assert!(second.memory(Of::Changes, rest + 1).now_or_never().is_none());
-        assert!(second.memory(Of::Changes, rest).now_or_never().is_some());
+        assert!(second.memory(FeedQuota::Changes, rest + 1).now_or_never().is_none());
+        assert!(second.memory(FeedQuota::Changes, rest).now_or_never().is_some());
     }
 
     #[test]
     fn a_caller_that_waits_for_its_share_holds_up_nobody() {
         let places = Places::new();
-        let of = |caller| places.call(ServerId(caller), Of::Bodies).unwrap();
+        let of = |caller| places.call(ServerId(caller), FeedQuota::Bodies).unwrap();
         let slow = of(1);
-        let _all_of_it = slow.memory(Of::Bodies, EACH.body_bytes).now_or_never().unwrap();
+        let _all_of_it = slow.memory(FeedQuota::Bodies, EACH.body_bytes).now_or_never().unwrap();
         let waiting: Vec<Place> = (0..8).map(|_| of(1)).collect();
         let mut waits: Vec<_> =
-            waiting.iter().map(|place| Box::pin(place.memory(Of::Bodies, 1))).collect();
+            waiting.iter().map(|place| Box::pin(place.memory(FeedQuota::Bodies, 1))).collect();
         assert!(waits.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
         let rest = (ALL.body_bytes / EACH.body_bytes) as u32;
         let others: Vec<Place> = (2..=rest).map(of).collect();
         let held: Vec<Memory> = (others.iter())
-            .map(|other| other.memory(Of::Bodies, EACH.body_bytes).now_or_never().unwrap())
+            .map(|other| other.memory(FeedQuota::Bodies, EACH.body_bytes).now_or_never().unwrap())
             .collect();
         assert_eq!(held.len() as u32, rest - 1);
     }

@@ -22,14 +22,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::ends::Ends;
 use super::handed::{Handed, HandedBody};
-use super::places::{Of, Place, Places};
-use super::wire::{Ask, Asked, Message, Refusal, Told, WorkerService};
+use super::places::{FeedQuota, Place, Places};
+use super::wire::{FeedPosition, FeedReply, FeedRequest, Message, Refusal, WorkerService};
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::commit::spool::Spool;
 use crate::error::PackError;
-use crate::format::entry::Within;
-use crate::format::lot::Lot;
+use crate::format::entry::Container;
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, ProcessId, WorkerId};
 use crate::index::Index;
 use crate::limits::{
@@ -38,7 +38,7 @@ use crate::limits::{
 use crate::owner::ownership::Ownership;
 
 /// The parts of a store that the feed answers from.
-pub(crate) struct Feed {
+pub(crate) struct FeedSource {
     pub(crate) worker: WorkerId,
     pub(crate) spool: Arc<Spool>,
     pub(crate) index: Arc<Index>,
@@ -51,22 +51,22 @@ pub(crate) struct Feed {
 }
 
 /// Answers calls.
-struct Calls(Arc<Feed>);
+struct Calls(Arc<FeedSource>);
 
 /// Answers requests that are handed on, each over a stream of its own.
-struct Streams(Arc<Feed>);
+struct Streams(Arc<FeedSource>);
 
 impl Handler<WorkerService> for Calls {
     fn request(
         &self,
         from: &PeerIdentity,
-        ask: Ask,
+        ask: FeedRequest,
         _payload: Bytes,
         responder: Responder<WorkerService>,
     ) {
         let of = match ask {
-            Ask::Changes { .. } => Of::Changes,
-            Ask::Body { .. } => Of::Bodies,
+            FeedRequest::Changes { .. } => FeedQuota::Changes,
+            FeedRequest::Body { .. } => FeedQuota::Bodies,
         };
         let place = self.0.places.call(from.subject.server, of);
         let Some(place) = place else { return responder.busy() };
@@ -128,7 +128,7 @@ fn not_now() -> Response<HandedBody> {
     answer
 }
 
-impl Feed {
+impl FeedSource {
     pub(crate) fn new(
         worker: WorkerId,
         spool: Arc<Spool>,
@@ -161,16 +161,20 @@ impl Feed {
     }
 
     /// Answers a call; `None` if there is too much to do.
-    pub(crate) async fn answer(&self, ask: Ask, place: Place) -> Option<(Told, Bytes)> {
-        let refused = |why| Some((Told::Refused(why), Bytes::new()));
-        let (Ask::Changes { worker, .. } | Ask::Body { worker, .. }) = ask;
+    pub(crate) async fn answer(
+        &self,
+        ask: FeedRequest,
+        place: Place,
+    ) -> Option<(FeedReply, Bytes)> {
+        let refused = |why| Some((FeedReply::Refused(why), Bytes::new()));
+        let (FeedRequest::Changes { worker, .. } | FeedRequest::Body { worker, .. }) = ask;
         if worker != self.worker || self.is_superseded() {
             return refused(Refusal::OtherClaim);
         }
         match ask {
-            Ask::Changes { asked, .. } => self.answer_changes(&asked, place).await,
-            Ask::Body { blob, lot, from, to, .. } => match Lot::numbered(lot) {
-                Some(lot) => self.answer_body((blob, lot), from..to, place).await,
+            FeedRequest::Changes { asked, .. } => self.answer_changes(&asked, place).await,
+            FeedRequest::Body { blob, unit, from, to, .. } => match UploadUnit::numbered(unit) {
+                Some(unit) => self.answer_body((blob, unit), from..to, place).await,
                 None => refused(Refusal::Absent),
             },
         }
@@ -181,8 +185,12 @@ impl Feed {
     }
 
     /// Tells the changes from there on; if there are none, once there are some.
-    async fn answer_changes(&self, asked: &Asked, place: Place) -> Option<(Told, Bytes)> {
-        let refused = |why| Some((Told::Refused(why), Bytes::new()));
+    async fn answer_changes(
+        &self,
+        asked: &FeedPosition,
+        place: Place,
+    ) -> Option<(FeedReply, Bytes)> {
+        let refused = |why| Some((FeedReply::Refused(why), Bytes::new()));
         let mut grown = self.spool.grown();
         let end = Instant::now() + FEED_WAIT_MAX;
         loop {
@@ -190,14 +198,14 @@ impl Feed {
             if self.is_superseded() {
                 return refused(Refusal::OtherClaim);
             }
-            let memory = place.memory(Of::Changes, FEED_BYTES_MAX);
+            let memory = place.memory(FeedQuota::Changes, FEED_BYTES_MAX);
             let memory = timeout(CALL_TIME_MAX, memory).await.ok()?;
             let (told, bytes) = match self.tell(asked) {
                 Ok(Some(told)) => told,
                 Ok(None) => return refused(Refusal::Diverged),
                 Err(error) => return Some((failed(&error), Bytes::new())),
             };
-            if !matches!(told, Told::Nothing { .. }) {
+            if !matches!(told, FeedReply::Nothing { .. }) {
                 return Some((told, place.payload(bytes, memory)));
             }
             // A call that waits for changes has no memory meanwhile.
@@ -210,17 +218,17 @@ impl Feed {
 
     /// Tells the changes that there are now; `None` if another process told what the caller has
     /// heard.
-    fn tell(&self, asked: &Asked) -> Result<Option<(Told, Vec<u8>)>, PackError> {
-        let Asked { blob, from, .. } = *asked;
+    fn tell(&self, asked: &FeedPosition) -> Result<Option<(FeedReply, Vec<u8>)>, PackError> {
+        let FeedPosition { blob, from, .. } = *asked;
         if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {
             if !self.ends.has(&self.spool, asked)? {
                 return Ok(None);
             }
             let behind = some.behind;
             if some.bytes.is_empty() && !some.is_whole {
-                return Ok(Some((Told::Nothing { blob }, Vec::new())));
+                return Ok(Some((FeedReply::Nothing { blob }, Vec::new())));
             }
-            let told = Told::Entries { blob, from, is_whole: some.is_whole, behind };
+            let told = FeedReply::Entries { blob, from, is_whole: some.is_whole, behind };
             return Ok(Some((told, some.bytes)));
         }
         if from > 0 && self.spool.waits(blob) {
@@ -228,29 +236,29 @@ impl Feed {
             return Ok(None);
         }
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
-        let told = row.map_or(Told::Nothing { blob }, |row| Told::Uploaded { blob, row });
+        let told = row.map_or(FeedReply::Nothing { blob }, |row| FeedReply::Uploaded { blob, row });
         Ok(Some((told, Vec::new())))
     }
 
     /// Gives bytes of the bodies in a blob that waits, or in one of its bundles.
     async fn answer_body(
         &self,
-        (blob, lot): (u64, Lot),
+        (blob, unit): (u64, UploadUnit),
         range: Range<u64>,
         place: Place,
-    ) -> Option<(Told, Bytes)> {
-        let refused = |why| Some((Told::Refused(why), Bytes::new()));
+    ) -> Option<(FeedReply, Bytes)> {
+        let refused = |why| Some((FeedReply::Refused(why), Bytes::new()));
         let Range { start: from, end: to } = range;
         let len = to.checked_sub(from).filter(|len| (1..=PACKED_BYTES_MAX).contains(len));
         let Some(len) = len.and_then(|len| usize::try_from(len).ok()) else {
             return refused(Refusal::Range);
         };
-        let given = if bugs::planted(Bug::BundleNotTold) { Lot::SHARED } else { lot };
+        let given = if bugs::planted(Bug::BundleNotTold) { UploadUnit::SHARED } else { unit };
         let Some(file) = self.spool.file(blob, given) else {
-            let told = self.not_waiting(blob, lot).unwrap_or_else(|error| failed(&error));
+            let told = self.not_waiting(blob, unit).unwrap_or_else(|error| failed(&error));
             return Some((told, Bytes::new()));
         };
-        let memory = timeout(CALL_TIME_MAX, place.memory(Of::Bodies, len)).await.ok()?;
+        let memory = timeout(CALL_TIME_MAX, place.memory(FeedQuota::Bodies, len)).await.ok()?;
         // The thread has the place and the memory: they are taken as long as it has the bytes, wanted or not.
         let read = blocking::run(move || {
             let mut bytes = vec![0; len];
@@ -258,36 +266,36 @@ impl Feed {
             Ok::<_, PackError>((read == len).then(|| place.payload(bytes, memory)))
         });
         match read.await.and_then(|read| read) {
-            Ok(Some(payload)) => Some((Told::Body, payload)),
+            Ok(Some(payload)) => Some((FeedReply::Body, payload)),
             Ok(None) => refused(Refusal::Range),
             Err(error) => Some((failed(&error), Bytes::new())),
         }
     }
 
-    /// The reason why there is no file of a lot: it is uploaded, or there never was one.
-    fn not_waiting(&self, blob: u64, lot: Lot) -> Result<Told, PackError> {
+    /// The reason why there is no file of a unit: it is uploaded, or there never was one.
+    fn not_waiting(&self, blob: u64, unit: UploadUnit) -> Result<FeedReply, PackError> {
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
         // The row of a blob may be gone before its bundles.
         let is_uploaded = row.is_some() || blob <= *self.spool.uploaded().borrow();
         if !is_uploaded {
             // Any number may be asked for, and not each is one of a blob.
-            return Ok(Told::Refused(Refusal::Absent));
+            return Ok(FeedReply::Refused(Refusal::Absent));
         }
-        let within = lot.within(BlobId { worker: self.worker, seq: blob });
-        Ok(match (within, row) {
-            (Within::Blob(_), Some(row)) => Told::Uploaded { blob, row },
-            (Within::Own(bundle), _) => {
+        let container = unit.container(BlobId { worker: self.worker, seq: blob });
+        Ok(match (container, row) {
+            (Container::Blob(_), Some(row)) => FeedReply::Uploaded { blob, row },
+            (Container::Own(bundle), _) => {
                 let process = self.index.bundle_process(bundle)?;
-                Told::BundleUploaded(process.unwrap_or(ProcessId::UNNUMBERED))
+                FeedReply::BundleUploaded(process.unwrap_or(ProcessId::UNNUMBERED))
             }
-            (Within::Blob(_), None) => Told::Refused(Refusal::Absent),
+            (Container::Blob(_), None) => FeedReply::Refused(Refusal::Absent),
         })
     }
 }
 
-fn failed(error: &PackError) -> Told {
+fn failed(error: &PackError) -> FeedReply {
     tracing::error!(%error, "another worker could not be answered");
-    Told::Refused(Refusal::Failed)
+    FeedReply::Refused(Refusal::Failed)
 }
 
 #[cfg(test)]
@@ -298,8 +306,8 @@ mod tests {
 
     use super::*;
     use crate::format::rows::BlobRow;
-    use crate::ids::OwnId;
-    use crate::read::Held;
+    use crate::ids::StandaloneId;
+    use crate::read::HeldBody;
 
     #[tokio::test]
     async fn a_bundle_is_said_to_be_uploaded_also_when_its_blob_is_gone() {
@@ -309,26 +317,26 @@ mod tests {
         let index = Index::over(Box::new(SimKv::default())).unwrap().0;
         index.add_blob(BlobId { worker, seq: 4 }, &row, None).unwrap();
         let handed = Arc::new(Handed::new(Arc::default()));
-        let feed = Feed::new(worker, Arc::new(spool), Arc::new(index), handed);
+        let feed = FeedSource::new(worker, Arc::new(spool), Arc::new(index), handed);
         for (seq, nth, expected) in [
-            (4, 0, Some(Within::Blob(BlobId { worker, seq: 4 }))),
-            (4, 1, Some(Within::Own(OwnId { worker, run: 0, number: 4 << 8 | 1 }))),
-            (3, 2, Some(Within::Own(OwnId { worker, run: 0, number: 3 << 8 | 2 }))),
+            (4, 0, Some(Container::Blob(BlobId { worker, seq: 4 }))),
+            (4, 1, Some(Container::Own(StandaloneId { worker, run: 0, number: 4 << 8 | 1 }))),
+            (3, 2, Some(Container::Own(StandaloneId { worker, run: 0, number: 3 << 8 | 2 }))),
             (3, 0, None),
             (5, 1, None),
         ] {
-            let (lot, range) = (Lot::numbered(nth).unwrap(), 0..5);
-            let ask = Ask::Body { worker, blob: seq, lot: nth, from: 0, to: 5 };
-            let place = feed.places.call(ServerId(1), Of::Bodies).unwrap();
+            let (unit, range) = (UploadUnit::numbered(nth).unwrap(), 0..5);
+            let ask = FeedRequest::Body { worker, blob: seq, unit: nth, from: 0, to: 5 };
+            let place = feed.places.call(ServerId(1), FeedQuota::Bodies).unwrap();
             let answer = feed.answer(ask, place).await.unwrap();
-            let held = Held::read((BlobId { worker, seq }, lot), &range, answer);
+            let held = HeldBody::read((BlobId { worker, seq }, unit), &range, answer);
             let named = held.ok().map(|held| match held {
-                Held::Uploaded(name) => name,
-                Held::Bytes(_) => panic!("nothing waits"),
+                HeldBody::Uploaded(name) => name,
+                HeldBody::Bytes(_) => panic!("nothing waits"),
             });
-            let expected = expected.map(|within| match within {
-                Within::Blob(id) => row.name(id).path(),
-                Within::Own(own) => own.path(),
+            let expected = expected.map(|container| match container {
+                Container::Blob(id) => row.name(id).path(),
+                Container::Own(own) => own.path(),
             });
             assert_eq!(named, expected, "blob {seq}, lot {nth}");
         }

@@ -19,16 +19,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::identity::{credentials, server_of};
-use super::places::{Of, Place};
-use super::wire::{Ask, Heard, Refusal, Told, WorkerService};
+use super::places::{FeedQuota, Place};
+use super::wire::{FeedReply, FeedRequest, FeedUpdate, Refusal, WorkerService};
 use super::*;
 use crate::backend::Backend;
-use crate::clock::{Sighting, uptime};
+use crate::clock::{SuspendAwareInstant, uptime};
 use crate::commit::queue::Queue;
 use crate::commit::spool::Spool;
-use crate::format::entry::{Change, Entry, Within};
-use crate::format::lot::Lot;
+use crate::format::entry::{Change, Container, Entry};
 use crate::format::rows::BlobRow;
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, Run, WorkerId};
 use crate::index::Index;
 use crate::limits::{
@@ -39,11 +39,11 @@ use crate::owner::announce::Announcement;
 use crate::owner::name::WorkerName;
 use crate::owner::numbering::Numbering;
 use crate::owner::ownership::Ownership;
-use crate::read::{Held, Holder};
+use crate::read::{HeldBody, Holder};
 
 const WORKER: WorkerId = WorkerId(3);
 const CALLER: WorkerId = WorkerId(4);
-const ASKED: Asked = Asked { blob: 4, from: 0, last: None };
+const ASKED: FeedPosition = FeedPosition { blob: 4, from: 0, last: None };
 const ROW: BlobRow = BlobRow { bytes: 9, ..BlobRow::NONE };
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -64,13 +64,13 @@ async fn socket() -> TcpListener {
 }
 
 /// A worker whose blob 4 is uploaded.
-fn feed() -> Feed {
+fn feed() -> FeedSource {
     let spool = Spool::new(SimDisk::new(1, 1 << 24), WORKER).unwrap();
     spool.start(5);
     let index = Index::over(Box::new(SimKv::default())).unwrap().0;
     index.add_blob(BlobId { worker: WORKER, seq: 4 }, &ROW, None).unwrap();
     let handed = Arc::new(Handed::new(Arc::default()));
-    Feed::new(WORKER, Arc::new(spool), Arc::new(index), handed)
+    FeedSource::new(WORKER, Arc::new(spool), Arc::new(index), handed)
 }
 
 /// The announcement of a worker with this claim, at this address.
@@ -80,27 +80,27 @@ fn announced(worker: WorkerId, address: SocketAddr) -> Announcement {
     Announcement { name, prefix, worker, address, announced_ms: 0 }
 }
 
-async fn listening(feed: &Arc<Feed>) -> (Announcement, Listener) {
+async fn listening(feed: &Arc<FeedSource>) -> (Announcement, Listener) {
     let listener = feed.listen(&endpoint(&secret(), WORKER), socket().await).unwrap();
     (announced(WORKER, listener.address()), listener)
 }
 
-async fn serving(feed: Feed) -> (Announcement, Listener) {
+async fn serving(feed: FeedSource) -> (Announcement, Listener) {
     listening(&Arc::new(feed)).await
 }
 
-async fn heard_by(caller: &Caller, told: &Announcement) -> Result<Heard, String> {
+async fn heard_by(caller: &Caller, told: &Announcement) -> Result<FeedUpdate, String> {
     let asked = tokio::time::timeout(PATIENCE, caller.changes(told, ASKED)).await;
     let heard = asked.expect("a call ends").map_err(|error| error.to_string())?;
     Ok(heard.0)
 }
 
-async fn heard(told: &Announcement) -> Result<Heard, String> {
+async fn heard(told: &Announcement) -> Result<FeedUpdate, String> {
     heard_by(&caller(), told).await
 }
 
-fn uploaded() -> Result<Heard, String> {
-    Ok(Heard::Uploaded { blob: 4, row: ROW })
+fn uploaded() -> Result<FeedUpdate, String> {
+    Ok(FeedUpdate::Uploaded { blob: 4, row: ROW })
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn who_does_not_know_the_secret_is_neither_answered_nor_heard() {
     let proxy = Endpoint::new(Credentials::new(&proxy).unwrap());
     let lane: Peer<WorkerService> =
         Peer::new(&proxy, server_of(WORKER), told.address.clone().unwrap());
-    let ask = Ask::Changes { worker: WORKER, asked: ASKED };
+    let ask = FeedRequest::Changes { worker: WORKER, asked: ASKED };
     let refused = lane.call(&ask, Bytes::new(), Instant::now() + PATIENCE).await.unwrap_err();
     let CallError::Denied(denied) = refused else { panic!("{refused}") };
     assert_eq!(denied.reason, Refused::WrongRole, "{denied}");
@@ -147,11 +147,11 @@ async fn a_call_for_another_claim_is_refused_whatever_the_certificate_says() {
     let lane: Peer<WorkerService> = Peer::new(&ours, server_of(WORKER), told.address.unwrap());
     let other = WorkerId(WORKER.0 + 1);
     for ask in [
-        Ask::Changes { worker: other, asked: ASKED },
-        Ask::Body { worker: other, blob: 4, lot: 0, from: 0, to: 5 },
+        FeedRequest::Changes { worker: other, asked: ASKED },
+        FeedRequest::Body { worker: other, blob: 4, unit: 0, from: 0, to: 5 },
     ] {
         let answer = lane.call(&ask, Bytes::new(), Instant::now() + PATIENCE).await.unwrap();
-        assert_eq!(answer.0, Told::Refused(Refusal::OtherClaim));
+        assert_eq!(answer.0, FeedReply::Refused(Refusal::OtherClaim));
     }
 }
 
@@ -197,9 +197,9 @@ async fn whoever_only_connects_keeps_no_other_worker_away() {
 }
 
 /// Takes all places for calls of one worker.
-fn crowd(feed: &Feed, caller: WorkerId) -> Vec<Place> {
+fn crowd(feed: &FeedSource, caller: WorkerId) -> Vec<Place> {
     let all = |of| std::iter::from_fn(move || feed.places.call(server_of(caller), of));
-    let places: Vec<Place> = all(Of::Bodies).chain(all(Of::Changes)).collect();
+    let places: Vec<Place> = all(FeedQuota::Bodies).chain(all(FeedQuota::Changes)).collect();
     assert_eq!(places.len(), FEED_CALLS_OF_ONE_MAX + CHANGE_CALLS_OF_ONE_MAX);
     places
 }
@@ -211,7 +211,7 @@ async fn one_that_has_its_share_hears_busy_over_a_connection_that_stays() {
     let ours = endpoint(&secret(), CALLER);
     let lane: Peer<WorkerService> =
         Peer::new(&ours, server_of(WORKER), told.address.clone().unwrap());
-    let ask = Ask::Changes { worker: WORKER, asked: ASKED };
+    let ask = FeedRequest::Changes { worker: WORKER, asked: ASKED };
     let soon = || Instant::now() + PATIENCE;
     lane.call(&ask, Bytes::new(), soon()).await.unwrap();
     let places = crowd(&feed, CALLER);
@@ -236,22 +236,22 @@ async fn one_that_has_its_share_hears_busy_over_a_connection_that_stays() {
 }
 
 /// A worker whose blob 5 waits, with one body of the largest size.
-fn with_a_large_body() -> (Arc<Feed>, Ask) {
+fn with_a_large_body() -> (Arc<FeedSource>, FeedRequest) {
     let feed = feed();
     let bytes = vec![7; PACKED_BYTES_MAX as usize];
-    let file = feed.spool.write(5, Lot::SHARED, 0, &[Bytes::from(bytes)]).unwrap();
+    let file = feed.spool.write(5, UploadUnit::SHARED, 0, &[Bytes::from(bytes)]).unwrap();
     feed.spool.add(5, None, &entry(10, 100), Lsn(0), Some(&file));
-    let ask = Ask::Body { worker: WORKER, blob: 5, lot: 0, from: 0, to: PACKED_BYTES_MAX };
+    let ask = FeedRequest::Body { worker: WORKER, blob: 5, unit: 0, from: 0, to: PACKED_BYTES_MAX };
     (Arc::new(feed), ask)
 }
 
 /// Answers that have not left, and take all memory of one worker for bodies.
-async fn answers_in_memory(feed: &Feed, ask: &Ask) -> Vec<Bytes> {
+async fn answers_in_memory(feed: &FeedSource, ask: &FeedRequest) -> Vec<Bytes> {
     let mut kept = Vec::new();
     for _ in 0..FEED_BODY_BYTES_OF_ONE_MAX as u64 / PACKED_BYTES_MAX {
-        let place = feed.places.call(server_of(CALLER), Of::Bodies).unwrap();
+        let place = feed.places.call(server_of(CALLER), FeedQuota::Bodies).unwrap();
         let (told, payload) = feed.answer(ask.clone(), place).await.unwrap();
-        assert_eq!((told, payload.len() as u64), (Told::Body, PACKED_BYTES_MAX));
+        assert_eq!((told, payload.len() as u64), (FeedReply::Body, PACKED_BYTES_MAX));
         kept.push(payload);
     }
     kept
@@ -265,9 +265,9 @@ async fn bodies_that_wait_are_asked_for_over_as_many_connections_as_there_are() 
     let ours = endpoint(&secret(), CALLER);
     let caller = Arc::new(Caller::new(ours.clone()));
     let link = Link::new(Arc::new(Mutex::new(told)), caller);
-    let within = Within::Blob(BlobId { worker: WORKER, seq: 5 });
+    let container = Container::Blob(BlobId { worker: WORKER, seq: 5 });
     let mut waits: Vec<_> =
-        (0..BODY_LANES).map(|_| link.body(within, 0..PACKED_BYTES_MAX)).collect();
+        (0..BODY_LANES).map(|_| link.body(container, 0..PACKED_BYTES_MAX)).collect();
     let connected = async {
         while ours.metrics().connected.get() < BODY_LANES as u64 {
             tokio::task::yield_now().await;
@@ -280,7 +280,7 @@ async fn bodies_that_wait_are_asked_for_over_as_many_connections_as_there_are() 
     }
     drop(kept);
     for held in futures::future::join_all(waits).await {
-        assert!(matches!(held, Ok(Held::Bytes(bytes)) if bytes.iter().all(|byte| *byte == 7)));
+        assert!(matches!(held, Ok(HeldBody::Bytes(bytes)) if bytes.iter().all(|byte| *byte == 7)));
     }
 }
 
@@ -303,14 +303,14 @@ async fn bodies_that_have_not_left_hold_up_neither_changes_nor_other_workers() {
         other = others.call(&ask, Bytes::new(), soon()) => other.unwrap(),
     };
     assert!(payload.iter().all(|byte| *byte == 7));
-    let (changes, follower) = (Ask::Changes { worker: WORKER, asked: ASKED }, lane(&ours));
+    let (changes, follower) = (FeedRequest::Changes { worker: WORKER, asked: ASKED }, lane(&ours));
     tokio::select! {
         biased;
         answer = &mut waits => panic!("it has its share of memory already: {answer:?}"),
         heard = follower.call(&changes, Bytes::new(), soon()) => drop(heard.unwrap()),
     }
     drop(kept);
-    assert_eq!(waits.await.unwrap().0, Told::Body);
+    assert_eq!(waits.await.unwrap().0, FeedReply::Body);
 }
 
 /// A worker with a good certificate may ask for anything.
@@ -322,15 +322,18 @@ async fn whatever_is_asked_for_is_answered_or_refused() {
     for blob in [0, 4, 5, 6, u64::MAX] {
         for (from, to) in ends.into_iter().flat_map(|from| ends.map(|to| (from, to))) {
             let mut asks = [0, 1, u8::MAX]
-                .map(|lot| Ask::Body { worker: WORKER, blob, lot, from, to })
+                .map(|unit| FeedRequest::Body { worker: WORKER, blob, unit, from, to })
                 .to_vec();
             for last in [None, Some((OpSeq(from), HybridClock(to)))] {
-                asks.push(Ask::Changes { worker: WORKER, asked: Asked { blob, from, last } });
+                asks.push(FeedRequest::Changes {
+                    worker: WORKER,
+                    asked: FeedPosition { blob, from, last },
+                });
             }
             for ask in asks {
-                let place = feed.places.call(server_of(CALLER), Of::Bodies).unwrap();
+                let place = feed.places.call(server_of(CALLER), FeedQuota::Bodies).unwrap();
                 match feed.answer(ask, place).await.expect("it is not busy").0 {
-                    Told::Refused(_) => refused += 1,
+                    FeedReply::Refused(_) => refused += 1,
                     _ => given += 1,
                 }
             }
@@ -346,7 +349,7 @@ fn entry(seq: u64, clock: u64) -> Entry {
 }
 
 /// A process whose blob 5 has entries of these numbers and clocks, which are all of the same length; and that length.
-fn process(changes: &[(u64, u64)]) -> (Feed, u64) {
+fn process(changes: &[(u64, u64)]) -> (FeedSource, u64) {
     let feed = feed();
     for (seq, clock) in changes {
         feed.spool.add(5, None, &entry(*seq, *clock), Lsn(0), None);
@@ -365,9 +368,9 @@ async fn more_is_told_only_behind_an_entry_that_the_process_itself_has() {
     let caller = caller();
     let asked = async |from: u64, last: Option<(u64, u64)>| {
         let last = last.map(|(seq, clock)| (OpSeq(seq), HybridClock(clock)));
-        let heard = caller.changes(&told, Asked { blob: 5, from, last }).await;
+        let heard = caller.changes(&told, FeedPosition { blob: 5, from, last }).await;
         match heard {
-            Ok((Heard::Entries { bytes, .. }, _)) => Some(bytes.len() as u64),
+            Ok((FeedUpdate::Entries { bytes, .. }, _)) => Some(bytes.len() as u64),
             Ok((heard, _)) => panic!("{heard:?}"),
             Err(error) => {
                 assert!(error.to_string().contains(&Refusal::Diverged.to_string()), "{error}");
@@ -391,7 +394,7 @@ async fn a_process_tells_nothing_once_the_place_is_another_s() {
     let backend = Backend::over(Arc::new(InMemory::new()));
     let (feed, disk) = (feed(), SimDisk::new(1, 1 << 20));
     let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));
-    let (fatal, owned) = (tokio::sync::watch::Sender::new(None), Sighting::now(uptime));
+    let (fatal, owned) = (tokio::sync::watch::Sender::new(None), SuspendAwareInstant::now(uptime));
     let parts = (numbering, feed.spool.clone());
     let owner = Ownership::new(parts, owned, Arc::<Queue>::default(), fatal, uptime);
     let owner = Arc::new(owner);

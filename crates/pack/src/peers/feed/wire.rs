@@ -20,8 +20,8 @@ pub(crate) struct WorkerService;
 
 impl Service for WorkerService {
     const ROLE: Role = Role::Worker;
-    type Request = Ask;
-    type Answer = Told;
+    type Request = FeedRequest;
+    type Answer = FeedReply;
     type Message = Message;
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Message {}
 
 /// From where on a worker's changes are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct FeedPosition {
     pub(crate) blob: u64,
     /// Bytes of the blob's entries that are known.
     pub(crate) from: u64,
@@ -42,16 +42,16 @@ pub(crate) struct Asked {
 
 /// A call to the worker with a claim. One with another claim does not answer in its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ask {
+pub(crate) enum FeedRequest {
     /// Changes. If there are none, the answer waits for some.
-    Changes { worker: WorkerId, asked: Asked },
+    Changes { worker: WorkerId, asked: FeedPosition },
     /// Bytes of the bodies in a blob that waits, or in one of its bundles.
-    Body { worker: WorkerId, blob: u64, lot: u8, from: u64, to: u64 },
+    Body { worker: WorkerId, blob: u64, unit: u8, from: u64, to: u64 },
 }
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum FeedReply {
     /// Entries of a blob that waits, from this byte on, at most as many as one answer has. They are the payload.
     Entries {
         blob: u64,
@@ -95,13 +95,13 @@ pub(crate) enum Refusal {
 
 /// An answer about changes as it was heard of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum FeedUpdate {
     Entries { blob: u64, from: u64, bytes: Bytes, is_whole: bool },
     Uploaded { blob: u64, row: BlobRow },
     Nothing { blob: u64 },
 }
 
-impl Heard {
+impl FeedUpdate {
     pub(crate) fn blob(&self) -> u64 {
         match self {
             Self::Entries { blob, .. } | Self::Uploaded { blob, .. } | Self::Nothing { blob } => {
@@ -114,19 +114,21 @@ impl Heard {
     ///
     /// # Errors
     /// [`PackError::Deferred`] if it tells nothing, [`PackError::Damaged`] if it is none.
-    pub(crate) fn read(told: Told, payload: Bytes) -> Result<(Self, u64), PackError> {
+    pub(crate) fn read(told: FeedReply, payload: Bytes) -> Result<(Self, u64), PackError> {
         let damaged = |reason| PackError::damaged("a worker's answer", reason);
         match told {
-            Told::Entries { .. } if payload.len() > FEED_BYTES_MAX => {
+            FeedReply::Entries { .. } if payload.len() > FEED_BYTES_MAX => {
                 Err(damaged("it has more entries than an answer may"))
             }
-            Told::Entries { blob, from, is_whole, behind } => {
+            FeedReply::Entries { blob, from, is_whole, behind } => {
                 Ok((Self::Entries { blob, from, bytes: payload, is_whole }, behind))
             }
-            Told::Uploaded { blob, row } => Ok((Self::Uploaded { blob, row }, 0)),
-            Told::Nothing { blob } => Ok((Self::Nothing { blob }, 0)),
-            Told::Refused(why) => Err(PackError::Deferred { reason: why.to_string() }),
-            Told::Body | Told::BundleUploaded(_) => Err(damaged("it is not about changes")),
+            FeedReply::Uploaded { blob, row } => Ok((Self::Uploaded { blob, row }, 0)),
+            FeedReply::Nothing { blob } => Ok((Self::Nothing { blob }, 0)),
+            FeedReply::Refused(why) => Err(PackError::Deferred { reason: why.to_string() }),
+            FeedReply::Body | FeedReply::BundleUploaded(_) => {
+                Err(damaged("it is not about changes"))
+            }
         }
     }
 }
@@ -137,15 +139,16 @@ mod tests {
 
     #[test]
     fn only_an_answer_about_changes_is_heard_as_one() {
-        let told = Told::Entries { blob: 7, from: 300, is_whole: true, behind: 5 };
+        let told = FeedReply::Entries { blob: 7, from: 300, is_whole: true, behind: 5 };
         let bytes = Bytes::from_static(&[1, 2, 3]);
-        let heard = Heard::Entries { blob: 7, from: 300, bytes: bytes.clone(), is_whole: true };
-        assert_eq!(Heard::read(told.clone(), bytes).unwrap(), (heard, 5));
+        let heard =
+            FeedUpdate::Entries { blob: 7, from: 300, bytes: bytes.clone(), is_whole: true };
+        assert_eq!(FeedUpdate::read(told.clone(), bytes).unwrap(), (heard, 5));
         let long = Bytes::from(vec![0; FEED_BYTES_MAX + 1]);
-        assert!(matches!(Heard::read(told, long), Err(PackError::Damaged { .. })));
-        let refused = Heard::read(Told::Refused(Refusal::Diverged), Bytes::new());
+        assert!(matches!(FeedUpdate::read(told, long), Err(PackError::Damaged { .. })));
+        let refused = FeedUpdate::read(FeedReply::Refused(Refusal::Diverged), Bytes::new());
         assert!(matches!(refused, Err(PackError::Deferred { .. })), "{refused:?}");
-        let other = Heard::read(Told::Body, Bytes::new());
+        let other = FeedUpdate::read(FeedReply::Body, Bytes::new());
         assert!(matches!(other, Err(PackError::Damaged { .. })), "{other:?}");
     }
 }

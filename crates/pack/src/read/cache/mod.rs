@@ -9,7 +9,7 @@
 //! 2. One thread at a time writes.
 //! 3. Nobody waits for a cache that fails: it is not used any more, and reads go to the backend.
 
-mod shelf;
+mod cache_file;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -21,8 +21,8 @@ use bytes::Bytes;
 use larder_env::{Disk, DiskError, DiskFile, OpenMode};
 use parking_lot::Mutex;
 
-pub(crate) use shelf::PieceKey;
-use shelf::{Kind, Room, Shelf, Spot};
+pub(crate) use cache_file::PieceKey;
+use cache_file::{CacheFile, CacheSlot, Kind, Room};
 
 use crate::counters::{Counters, count};
 use crate::format::entry::Place;
@@ -37,7 +37,7 @@ const FILE: &str = "cache/pieces";
 /// A cache of pieces.
 pub(crate) struct Cache {
     file: Arc<dyn DiskFile>,
-    shelf: Mutex<Shelf>,
+    cache_file: Mutex<CacheFile>,
     writing: Mutex<()>,
     failed: AtomicBool,
     counters: Arc<Counters>,
@@ -53,8 +53,8 @@ impl Cache {
         Self::clear(disk)?;
         disk.create_dir(DIR)?;
         let file = disk.open(FILE, OpenMode::CreateNew)?;
-        let (shelf, writing) = (Mutex::new(Shelf::new(bytes)), Mutex::new(()));
-        Ok(Self { file, shelf, writing, failed: AtomicBool::new(false), counters })
+        let (cache_file, writing) = (Mutex::new(CacheFile::new(bytes)), Mutex::new(()));
+        Ok(Self { file, cache_file, writing, failed: AtomicBool::new(false), counters })
     }
 
     /// Gives back what an earlier one took of the disk.
@@ -67,12 +67,12 @@ impl Cache {
 
     /// Bytes that it has.
     pub(crate) fn bytes(&self) -> u64 {
-        self.shelf.lock().bytes()
+        self.cache_file.lock().bytes()
     }
 
     /// Returns true if it has a body's first piece: then there is little reason to read it ahead.
     pub(crate) fn has(&self, blob: BlobId, place: &Place) -> bool {
-        self.shelf.lock().has(&PieceKey { blob, offset: place.offset })
+        self.cache_file.lock().has(&PieceKey { blob, offset: place.offset })
     }
 
     /// The pieces of these numbers of a body, one behind the other, if it has them all and they verify.
@@ -87,8 +87,8 @@ impl Cache {
         }
         let keys: Vec<_> = pieces.clone().map(|index| key(blob, place, index)).collect();
         let spots = {
-            let mut shelf = self.shelf.lock();
-            keys.iter().map(|key| shelf.find(key)).collect::<Option<Vec<_>>>()?
+            let mut cache_file = self.cache_file.lock();
+            keys.iter().map(|key| cache_file.find(key)).collect::<Option<Vec<_>>>()?
         };
         let bytes = self.read_spots(&spots).await?;
         let mut at = 0;
@@ -103,7 +103,7 @@ impl Cache {
         Some(bytes)
     }
 
-    async fn read_spots(self: &Arc<Self>, spots: &[Spot]) -> Option<Bytes> {
+    async fn read_spots(self: &Arc<Self>, spots: &[CacheSlot]) -> Option<Bytes> {
         let len = spots.iter().map(|spot| spot.len as usize).sum();
         let mut bytes = vec![0; len];
         match read_all(spots, &mut bytes, |at, part| self.file.read_cached_at(at, part)) {
@@ -124,10 +124,10 @@ impl Cache {
     }
 
     /// A piece that does not verify, unless its place was given to another meanwhile.
-    fn drop_bad(&self, key: &PieceKey, spot: Spot) {
-        let mut shelf = self.shelf.lock();
-        if shelf.find(key) == Some(spot) {
-            shelf.forget(key);
+    fn drop_bad(&self, key: &PieceKey, spot: CacheSlot) {
+        let mut cache_file = self.cache_file.lock();
+        if cache_file.find(key) == Some(spot) {
+            cache_file.forget(key);
             count(&self.counters.cache_bad);
             tracing::warn!(blob = %key.blob, key.offset, "a piece in the cache does not verify; it is dropped");
         }
@@ -152,13 +152,13 @@ impl Cache {
     fn write(&self, pieces: Vec<(PieceKey, Bytes)>) -> Result<(), DiskError> {
         let _alone = self.writing.lock();
         let mut due: VecDeque<_> = {
-            let shelf = self.shelf.lock();
-            let new = pieces.into_iter().filter(|(key, _)| !shelf.has(key));
-            new.map(|(key, bytes)| (shelf.kind(&key), key, bytes)).collect()
+            let cache_file = self.cache_file.lock();
+            let new = pieces.into_iter().filter(|(key, _)| !cache_file.has(key));
+            new.map(|(key, bytes)| (cache_file.kind(&key), key, bytes)).collect()
         };
         while let Some((kind, key, bytes)) = due.pop_front() {
             let spot = loop {
-                let room = self.shelf.lock().room(kind, bytes.len() as u32);
+                let room = self.cache_file.lock().room(kind, bytes.len() as u32);
                 match room {
                     Room::Here(spot) => break spot,
                     Room::GaveUp(stay) => {
@@ -171,7 +171,7 @@ impl Cache {
                 }
             };
             self.file.write_at(spot.at, &[IoSlice::new(&bytes)])?;
-            self.shelf.lock().show(key, spot);
+            self.cache_file.lock().show(key, spot);
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ pub(crate) fn key(blob: BlobId, place: &Place, index: u64) -> PieceKey {
 
 /// Fills `into` with all spots; false if `read` has one not at hand, or not whole.
 fn read_all(
-    spots: &[Spot],
+    spots: &[CacheSlot],
     into: &mut [u8],
     read: impl Fn(u64, &mut [u8]) -> Result<Option<usize>, DiskError>,
 ) -> Result<bool, DiskError> {
@@ -211,7 +211,7 @@ mod tests {
     use larder_env::RealDisk;
 
     use super::*;
-    use crate::format::entry::Within;
+    use crate::format::entry::Container;
     use crate::format::sums::BodySums;
     use crate::ids::WorkerId;
     use crate::limits::CACHE_BYTES_MIN;
@@ -228,7 +228,7 @@ mod tests {
     fn body(seed: u8, len: usize, offset: u64) -> (Place, Bytes) {
         let bytes = Bytes::from(vec![seed; len]);
         let sums = BodySums::of(u64::from(seed), 1000, std::slice::from_ref(&bytes));
-        (sums.placed(Within::Blob(BLOB), offset), bytes)
+        (sums.placed(Container::Blob(BLOB), offset), bytes)
     }
 
     async fn keep(cache: &Arc<Cache>, place: &Place, bytes: &Bytes) {

@@ -21,7 +21,7 @@ use crate::owner::identity::Claim;
 use crate::owner::name::{WorkerName, base};
 use crate::peers::feed::Caller;
 use crate::peers::heard::HeardLog;
-use crate::peers::shelf::{Shelf, Shelved};
+use crate::peers::index_store::{PeerIndex, PeerIndexStore};
 use crate::peers::{Others, Reads, Sharing};
 use crate::sim::SimStore;
 use crate::sim::process::{Process, Rows};
@@ -35,7 +35,7 @@ pub(super) struct Machine {
     pub(super) worker: WorkerId,
     pub(super) disk: Arc<SimDisk>,
     pub(super) rows: Arc<SimKv>,
-    shelf: Arc<Memory>,
+    index_store: Arc<Memory>,
     pub(super) process: Option<Process>,
     /// Time by which its clock is ahead.
     pub(super) ahead_ms: u64,
@@ -55,19 +55,19 @@ impl Shared {
         &self,
         (name, worker): (&WorkerName, WorkerId),
         (rows, number): (Arc<SimKv>, u64),
-    ) -> Result<(Shelved, Option<Applied>), PackError> {
+    ) -> Result<(PeerIndex, Option<Applied>), PackError> {
         let (index, applied) = Index::of_another(Box::new(Rows(rows)))?;
         let heard = HeardLog::of(self.1.clone(), name, &format!("{}-{number}", worker.0))?;
-        Ok((Shelved { index, heard }, applied))
+        Ok((PeerIndex { index, heard }, applied))
     }
 }
 
-impl Shelf for Shared {
+impl PeerIndexStore for Shared {
     fn open(
         &self,
         name: &WorkerName,
         worker: WorkerId,
-    ) -> Result<Option<(Shelved, Applied)>, PackError> {
+    ) -> Result<Option<(PeerIndex, Applied)>, PackError> {
         let rows = self.0.0.lock().get(&(name.clone(), worker)).cloned();
         let Some(rows) = rows else { return Ok(None) };
         let (shelved, applied) = self.shelved((name, worker), rows)?;
@@ -78,7 +78,7 @@ impl Shelf for Shared {
         &self,
         name: &WorkerName,
         worker: WorkerId,
-    ) -> Result<Option<(WorkerId, Shelved, Applied)>, PackError> {
+    ) -> Result<Option<(WorkerId, PeerIndex, Applied)>, PackError> {
         let all = self.0.0.lock();
         let earlier = all.range(..(name.clone(), worker)).next_back();
         let Some(((of, claim), rows)) = earlier.filter(|((of, _), _)| of == name) else {
@@ -89,7 +89,7 @@ impl Shelf for Shared {
         Ok(applied.map(|applied| (*claim, shelved, applied)))
     }
 
-    fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Shelved, PackError> {
+    fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<PeerIndex, PackError> {
         let (rows, mut all) = (Arc::<SimKv>::default(), self.0.0.lock());
         let at = (name.clone(), worker);
         let number = all.get(&at).map_or(1, |(_, number)| number + 1);
@@ -107,7 +107,7 @@ impl Machine {
             worker,
             disk: SimDisk::new(seed, 1 << 30),
             rows: Arc::default(),
-            shelf: Arc::default(),
+            index_store: Arc::default(),
             process: None,
             ahead_ms: number * 60_000,
         }
@@ -127,7 +127,7 @@ impl Machine {
     /// Everything of the machine is gone.
     pub(super) fn lose(&mut self, seed: u64) {
         self.disk = SimDisk::new(seed, 1 << 30);
-        (self.rows, self.shelf) = (Arc::default(), Arc::default());
+        (self.rows, self.index_store) = (Arc::default(), Arc::default());
     }
 
     /// Starts as a worker does that shares a bucket.
@@ -144,11 +144,11 @@ impl Machine {
             Sharing { kept: KEPT, unseen_max: KEPT / 3, ..Sharing::new(self.name.clone()) };
         let dir = std::path::PathBuf::new();
         let reads = Reads { cache: None, ahead_bytes: 0, dir, accept_loss: false };
-        let shelf = Box::new(Shared(self.shelf.clone(), self.disk.clone()));
+        let index_store = Box::new(Shared(self.index_store.clone(), self.disk.clone()));
         let backend = root.below(&self.prefix());
         // Time is the simulation's.
         let uptime = || Duration::ZERO;
-        let others = Others::new(me, root, sharing, shelf, reads, Caller::default(), uptime);
+        let others = Others::new(me, root, sharing, index_store, reads, Caller::default(), uptime);
         others.announce().await.expect("nothing fails at a start");
         others.look().await.expect("nothing fails at a start");
         let (disk, rows) = (self.disk.clone(), self.rows.clone());
@@ -163,7 +163,7 @@ impl Machine {
         self.process = None;
         self.disk = self.disk.reopen();
         self.rows.crash();
-        for (rows, _) in self.shelf.0.lock().values() {
+        for (rows, _) in self.index_store.0.lock().values() {
             rows.crash();
         }
     }

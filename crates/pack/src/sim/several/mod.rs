@@ -1,6 +1,6 @@
 //! Three workers over one bucket under one seed, with puts and deletes of the same few keys at
 //! each. There are blobs with bundles or without, as each start's policy says, and footers. Changes
-//! are told before they are uploaded, and workers read what the others have. They sweep and repack.
+//! are told before they are uploaded, and workers read what the others have. They collect old versions and repack.
 //! Processes are killed, directories lost and taken over.
 //!
 //! # What must hold
@@ -11,7 +11,7 @@
 //! 3. A worker reads what it shows of another from where it is, in the bucket or in that worker's
 //!    spool. It reads every byte, or nothing if only a lost directory had it.
 //! 4. In the end all workers show the same: of each key the newest that was answered and not lost,
-//!    every byte of it. Nothing else is left of a key anywhere, neither a version nor a grave.
+//!    every byte of it. Nothing else is left of a key anywhere, neither a version nor a tombstone.
 
 mod machine;
 mod reads;

@@ -5,12 +5,12 @@ use larder_types::ServerId;
 
 use super::world::{KEYS, World, told};
 use crate::format::entry::{Content, Place};
-use crate::format::lot::Lot;
 use crate::format::sums::verifies;
-use crate::peers::feed::places::Of;
-use crate::peers::feed::wire::Ask;
-use crate::peers::view::{Item, Whose};
-use crate::read::{Bodies, Held};
+use crate::format::upload_unit::UploadUnit;
+use crate::peers::feed::places::FeedQuota;
+use crate::peers::feed::wire::FeedRequest;
+use crate::peers::view::{Item, RowOwner};
+use crate::read::{Bodies, HeldBody};
 use crate::sim::world::bytes_of;
 
 impl World {
@@ -36,16 +36,16 @@ impl World {
     /// put.
     pub(super) async fn read_item(&mut self, at: usize, item: &Item) -> bool {
         let Content::Run(place) = &item.version.content else { panic!("no parts here") };
-        let value = told(&item.version, false).value.expect("it is no grave");
+        let value = told(&item.version, false).value.expect("it is no tombstone");
         let bytes = match &item.whose {
-            Whose::Own => {
+            RowOwner::Own => {
                 let machine = &self.machines[at];
                 let (process, below) = (machine.process.as_ref(), machine.prefix() + "/");
                 let process = process.expect("a process runs");
                 let read = process.read(place, &self.store, &below).await;
                 Some(read.unwrap_or_else(|reason| panic!("own bytes: {reason}")).into())
             }
-            Whose::Other(known) => self.read_other(&known.bodies, place).await,
+            RowOwner::Other(known) => self.read_other(&known.bodies, place).await,
         };
         let Some(bytes) = bytes else { return false };
         assert!(verifies(place, 0, &bytes), "bytes of {value} do not verify: {place:?}");
@@ -55,11 +55,11 @@ impl World {
 
     /// As [`crate::read`] does it, but for the connection to the other worker.
     async fn read_other(&mut self, bodies: &Bodies, place: &Place) -> Option<Bytes> {
-        let name = match bodies.name_of(place.within).unwrap() {
+        let name = match bodies.name_of(place.container).unwrap() {
             Some(name) => name,
             None => match self.held(place).await? {
-                Held::Bytes(bytes) => return Some(bytes),
-                Held::Uploaded(name) => name,
+                HeldBody::Bytes(bytes) => return Some(bytes),
+                HeldBody::Uploaded(name) => name,
             },
         };
         let all = bodies.backend.at_once(&name).await;
@@ -68,19 +68,19 @@ impl World {
     }
 
     /// Asks the worker that has it; `None` if another directory has its name by now.
-    async fn held(&mut self, place: &Place) -> Option<Held> {
-        let (id, lot) = Lot::of(place.within).expect("nothing is large here");
+    async fn held(&mut self, place: &Place) -> Option<HeldBody> {
+        let (id, unit) = UploadUnit::of(place.container).expect("nothing is large here");
         let owner = self.machines.iter().find(|machine| machine.worker == id.worker)?;
         let process = owner.process.as_ref().expect("a process runs");
         let feed = process.feed();
         let range = place.offset..place.offset + place.len;
         let (from, to) = (range.start, range.end);
-        let ask = Ask::Body { worker: id.worker, blob: id.seq, lot: lot.nth(), from, to };
-        let caller = feed.places.call(ServerId(1), Of::Bodies).expect("nobody else calls");
+        let ask = FeedRequest::Body { worker: id.worker, blob: id.seq, unit: unit.nth(), from, to };
+        let caller = feed.places.call(ServerId(1), FeedQuota::Bodies).expect("nobody else calls");
         let answer = feed.answer(ask, caller).await.expect("nobody else has memory");
-        let held = Held::read((id, lot), &range, answer);
+        let held = HeldBody::read((id, unit), &range, answer);
         let held = held.unwrap_or_else(|reason| panic!("{place:?}: {reason}"));
-        self.bundled += u64::from(lot != Lot::SHARED && matches!(held, Held::Bytes(_)));
+        self.bundled += u64::from(unit != UploadUnit::SHARED && matches!(held, HeldBody::Bytes(_)));
         Some(held)
     }
 }

@@ -16,18 +16,18 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::machine::{KEPT, Machine};
+use crate::commit::command::{Body, Command, Description, Done, Target};
 use crate::commit::policy::Packing;
 use crate::commit::queue::{Answer, Request};
-use crate::commit::wish::{Body, Description, Done, Target, Wish};
 use crate::format::entry::Content;
-use crate::format::lot::Lot;
 use crate::format::rows::PackedVersion;
 use crate::format::sums::BodySums;
+use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
-use crate::peers::feed::Heard;
-use crate::peers::feed::places::Of;
-use crate::peers::feed::wire::{Ask, Refusal, Told};
+use crate::peers::feed::FeedUpdate;
+use crate::peers::feed::places::FeedQuota;
+use crate::peers::feed::wire::{FeedReply, FeedRequest, Refusal};
 use crate::peers::hidden;
 use crate::peers::view::Item;
 use crate::sim::check::{check_counts, ended_bundles};
@@ -65,7 +65,7 @@ pub(super) struct Answered {
     is_lost: bool,
 }
 
-/// A wish that was not answered yet.
+/// A command that was not answered yet.
 struct Pending {
     machine: usize,
     answer: oneshot::Receiver<Answer>,
@@ -127,10 +127,11 @@ impl World {
             world.machines[at].claim(&store).await;
             let packing = world.policy();
             world.machines[at].start(&store, packing).await;
-            let graves = hidden::graves(&bucket());
+            let tombstones = hidden::tombstones(&bucket());
             let of = Some(bucket().as_str().to_owned());
-            for (name, location) in [(hidden::buckets(), None), (bucket(), None), (graves, of)] {
-                world.push(at, Wish::MakeBucket { name, location }, None);
+            for (name, location) in [(hidden::buckets(), None), (bucket(), None), (tombstones, of)]
+            {
+                world.push(at, Command::MakeBucket { name, location }, None);
                 world.commit(at).await;
             }
             world.until_uploaded(at).await;
@@ -166,8 +167,8 @@ impl World {
             40..85 => self.commit(at).await,
             85..105 => self.process(at).upload(),
             105..135 => (0..POLLS).for_each(|_| drop(self.process(at).look())),
-            135..150 => (0..POLLS).for_each(|_| drop(self.process(at).sweep())),
-            150..160 => (0..POLLS).for_each(|_| drop(self.process(at).keep_house())),
+            135..150 => (0..POLLS).for_each(|_| drop(self.process(at).version_gc())),
+            150..160 => (0..POLLS).for_each(|_| drop(self.process(at).run_maintenance())),
             160..184 => self.hear_from_another(at),
             184..190 => self.seal(at),
             190..193 => self.process(at).flush_index(),
@@ -190,8 +191,12 @@ impl World {
         let target = Target { bucket: bucket(), key: ObjectKey::new(&key).unwrap() };
         let condition = Condition::default();
         if self.rng.one_in(3) {
-            let graves = hidden::graves(&bucket());
-            return self.push(at, Wish::Bury { target, graves, condition }, Some((key, None)));
+            let tombstones = hidden::tombstones(&bucket());
+            return self.push(
+                at,
+                Command::PutTombstone { target, tombstones, condition },
+                Some((key, None)),
+            );
         }
         self.values += 1;
         let value = self.values;
@@ -199,13 +204,13 @@ impl World {
         let body = Body::Packed { sums: BodySums::of(value, SUM_BYTES, &pieces), pieces };
         let etag = ETag::Md5((u128::from(value) << 64).to_le_bytes());
         let description = Description { etag, checksum: None, attributes: Attributes::default() };
-        let wish = Wish::Put { target, description, condition, body };
-        self.push(at, wish, Some((key, Some(value))));
+        let command = Command::Put { target, description, condition, body };
+        self.push(at, command, Some((key, Some(value))));
     }
 
-    fn push(&mut self, machine: usize, wish: Wish, of: Option<(String, Option<u64>)>) {
+    fn push(&mut self, machine: usize, command: Command, of: Option<(String, Option<u64>)>) {
         let (reply, answer) = oneshot::channel();
-        let request = Request::Change { wish: Box::new(wish), reply };
+        let request = Request::Change { command: Box::new(command), reply };
         match self.process(machine).queue.push(request) {
             Ok(()) => {}
             Err(ObjectError::SlowDown) => return,
@@ -261,10 +266,10 @@ impl World {
         }
     }
 
-    /// The put or delete that a worker itself has of a key: its version, or its grave.
+    /// The put or delete that a worker itself has of a key: its version, or its tombstone.
     fn own(&self, at: usize, key: &str, is_grave: bool) -> Option<Answered> {
         let index = &self.machines[at].process.as_ref()?.index;
-        let name = if is_grave { hidden::graves(&bucket()) } else { bucket() };
+        let name = if is_grave { hidden::tombstones(&bucket()) } else { bucket() };
         let key = ObjectKey::new(key).unwrap();
         let version = index.version(index.bucket_id(&name)?, &key).unwrap()?;
         Some(told(&version, is_grave))
@@ -279,17 +284,17 @@ impl World {
         let Some(peer) = others.peers().into_iter().find(|peer| peer.name == name) else { return };
         let Some(known) = peer.known().filter(|of| of.worker == teller.worker) else { return };
         let feed = teller.feed();
-        let ask = Ask::Changes { worker: known.worker, asked: known.asks().unwrap() };
-        let caller = feed.places.call(ServerId(1), Of::Bodies).expect("nobody else calls");
+        let ask = FeedRequest::Changes { worker: known.worker, asked: known.asks().unwrap() };
+        let caller = feed.places.call(ServerId(1), FeedQuota::Bodies).expect("nobody else calls");
         let mut answering = std::pin::pin!(feed.answer(ask, caller));
         // If there is nothing to tell it waits, and nobody does so here.
         let Some(answer) = poll(answering.as_mut()) else { return };
         let (told, payload) = answer.expect("nobody else has memory");
-        if told == Told::Refused(Refusal::Diverged) {
+        if told == FeedReply::Refused(Refusal::Diverged) {
             return;
         }
-        let (mut heard, _) = Heard::read(told, payload).unwrap();
-        if let Heard::Entries { bytes, is_whole, .. } = &mut heard {
+        let (mut heard, _) = FeedUpdate::read(told, payload).unwrap();
+        if let FeedUpdate::Entries { bytes, is_whole, .. } = &mut heard {
             self.heard += u64::from(!bytes.is_empty());
             if self.rng.one_in(3) {
                 bytes.truncate(self.rng.below(bytes.len() as u64 + 1) as usize);
@@ -372,7 +377,7 @@ impl World {
             let before = self.shown[at].get(&key).copied();
             let name = &self.machines[at].name;
             let Some(item) = newest else {
-                // It may have been deleted, and the grave not be needed any more, while this worker answered nobody.
+                // It may have been deleted, and the tombstone not be needed any more, while this worker answered nobody.
                 let is_deleted = |shown: Shown| {
                     let history = self.history.get(&key).into_iter().flatten();
                     let mut later = history.filter(|told| told.rank > shown.rank && !told.is_lost);
@@ -479,8 +484,8 @@ impl World {
         let mut swept = false;
         for _ in 0..60 {
             self.commit(at).await;
-            swept = swept || self.process(at).sweep().is_some();
-            drop(self.process(at).keep_house());
+            swept = swept || self.process(at).version_gc().is_some();
+            drop(self.process(at).run_maintenance());
         }
         self.until_uploaded(at).await;
         tokio::time::advance(Duration::from_secs(60)).await;
@@ -501,12 +506,12 @@ impl World {
         live.map(|(key, told)| (key, told.rank)).collect()
     }
 
-    /// Every version and grave of clients in the indexes of all workers.
+    /// Every version and tombstone of clients in the indexes of all workers.
     fn left(&self) -> BTreeSet<(String, Rank)> {
         let mut left = BTreeSet::new();
         for machine in &self.machines {
             let index = &machine.process.as_ref().expect("a process runs").index;
-            for name in [bucket(), hidden::graves(&bucket())] {
+            for name in [bucket(), hidden::tombstones(&bucket())] {
                 visit(index, &name, &mut |key, version| {
                     left.insert((key, told(&version, false).rank));
                 });
@@ -537,7 +542,7 @@ pub(super) fn told(version: &PackedVersion, is_grave: bool) -> Answered {
     let value = (u128::from_le_bytes(etag) >> 64) as u64;
     let rank = (version.metax.clock, WorkerId(version.op.view.0));
     let Content::Run(place) = &version.content else { panic!("no parts here") };
-    let (blob, _) = Lot::of(place.within).expect("nothing is large here");
+    let (blob, _) = UploadUnit::of(place.container).expect("nothing is large here");
     Answered { rank, value: (!is_grave).then_some(value), blob, is_lost: false }
 }
 

@@ -4,8 +4,8 @@ use larder_kv::Batch;
 use larder_types::codec::encode;
 
 use super::*;
-use crate::format::lot::{BundleContent, Lot};
 use crate::format::rows;
+use crate::format::upload_unit::{BundleContent, UploadUnit};
 use crate::ids::ProcessId;
 
 impl World {
@@ -14,8 +14,8 @@ impl World {
         let process = ProcessId::new(7).expect("it is a number of a process");
         let (index, blob) = (self.process().index.clone(), BlobId { worker: self.worker, seq: 9 });
         for (nth, live) in [(1, 5), (2, 0)] {
-            let lot = Lot::numbered(nth).expect("a blob has so many bundles");
-            let Within::Own(own) = lot.within(blob) else { panic!("a bundle is no blob") };
+            let unit = UploadUnit::numbered(nth).expect("a blob has so many bundles");
+            let Container::Own(own) = unit.container(blob) else { panic!("a bundle is no blob") };
             let (mut batch, content) = (Batch::new(), BundleContent { end: 5, live, process });
             batch.put(&rows::bundle(own), &encode(&content));
             index.commit(batch, None).expect("the disk is up");

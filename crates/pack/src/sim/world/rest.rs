@@ -23,8 +23,8 @@ impl World {
             }
             self.commit().await;
             self.process().upload();
-            match self.process().keep_house() {
-                Some(Ok(kept)) if kept == Kept::default() => idle += 1,
+            match self.process().run_maintenance() {
+                Some(Ok(kept)) if kept == MaintenanceReport::default() => idle += 1,
                 Some(Ok(_)) => idle = 0,
                 Some(Err(error)) => panic!("housekeeping fails though nothing else does: {error}"),
                 None => {}
@@ -55,7 +55,7 @@ impl World {
         assert_eq!(there, standing.len(), "blobs that nothing needs are gone");
         let mut owns = BTreeSet::new();
         for place in places(&index).into_keys() {
-            if let Within::Own(own) = place.0 {
+            if let Container::Own(own) = place.0 {
                 owns.insert(match own.bundle() {
                     Some(_) => index.bundle_path(own).unwrap(),
                     None => own.path(),

@@ -9,7 +9,7 @@ use larder_kv::Batch;
 use crate::backend::Backend;
 use crate::error::PackError;
 use crate::format::names;
-use crate::ids::{BlobId, OwnId, ProcessId};
+use crate::ids::{BlobId, ProcessId, StandaloneId};
 use crate::index::Index;
 use crate::owner::counting::Counting;
 
@@ -25,7 +25,7 @@ pub(super) async fn name(
     }
     let (mut listing, mut uploaded) = (backend.list(names::PREFIX), Uploaded::default());
     while let Some(some) = listing.next().await? {
-        for (id, process) in some.iter().filter_map(|(name, _)| OwnId::parse(name)) {
+        for (id, process) in some.iter().filter_map(|(name, _)| StandaloneId::parse(name)) {
             let blob = id.bundle().map(|(blob, _)| blob).filter(|_| bundles.contains(&id));
             if let Some(blob) = blob.filter(|blob| counting.counts(blob.worker, process, blob.seq))
             {

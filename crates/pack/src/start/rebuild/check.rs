@@ -11,7 +11,7 @@ use larder_types::{BucketId, ObjectKey, OpId, UploadId};
 
 use super::{Rebuild, orphans};
 use crate::error::PackError;
-use crate::format::entry::{Content, Place, Within};
+use crate::format::entry::{Container, Content, Place};
 use crate::format::rows::{self, PackedPart, PackedVersion};
 use crate::ids::BlobId;
 use crate::index::Index;
@@ -63,8 +63,8 @@ fn lost(
     sound: &BTreeSet<BlobId>,
     tell: &mut dyn FnMut(Named) -> Result<(), PackError>,
 ) -> Result<u64, PackError> {
-    let blob_of = |place: &Place| match place.within {
-        Within::Blob(id) if place.len > 0 => Some(id),
+    let blob_of = |place: &Place| match place.container {
+        Container::Blob(id) if place.len > 0 => Some(id),
         _ => None,
     };
     let is_lost = |id: &BlobId| !sound.contains(id);

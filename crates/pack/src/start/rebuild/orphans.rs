@@ -130,7 +130,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::format::entry::{Change, Entry, Place, Within};
+    use crate::format::entry::{Change, Container, Entry, Place};
     use crate::ids::{BlobId, WorkerId};
 
     const BUCKET: BucketId = BucketId(7);
@@ -159,8 +159,8 @@ mod tests {
         let mut changes = vec![Change::UploadBegun { bucket, row }];
         for part in 1..=PARTS {
             let offset = (number * u64::from(PARTS) + u64::from(part)) * BYTES;
-            let (within, sums) = (Within::Blob(BLOB), vec![0]);
-            let place = Place { within, offset, len: BYTES, seed: 0, sum_bytes: 65_536, sums };
+            let (container, sums) = (Container::Blob(BLOB), vec![0]);
+            let place = Place { container, offset, len: BYTES, seed: 0, sum_bytes: 65_536, sums };
             changes.push(Change::PartPut { bucket, upload, number: part, metax: metax(), place });
         }
         if number % 2 == 1 {

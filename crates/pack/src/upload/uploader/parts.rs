@@ -4,9 +4,9 @@ use crate::backend::{Backend, BackendUpload, Source};
 use crate::error::PackError;
 use crate::limits::{FRUITLESS_TRIES_MAX, PART_BYTES, PARTS_UNDER_WAY_MAX};
 
-/// The upload of one lot, from try to try.
+/// The upload of one unit, from try to try.
 #[derive(Default)]
-pub(super) struct Going {
+pub(super) struct PartsUpload {
     upload: Option<BackendUpload>,
     /// Tries in a row that brought no part.
     fruitless: u32,
@@ -14,7 +14,7 @@ pub(super) struct Going {
     is_whole: bool,
 }
 
-impl Going {
+impl PartsUpload {
     /// Sends the parts that the backend does not have yet. Parts are of equal size, as some backends want them.
     pub(super) async fn go_on(
         &mut self,
@@ -96,7 +96,7 @@ mod tests {
     }
 
     /// Tries until it is there; returns how often.
-    async fn tries(going: &mut Going, backend: &Backend, source: &Source) -> u32 {
+    async fn tries(going: &mut PartsUpload, backend: &Backend, source: &Source) -> u32 {
         let mut tries = 1;
         while going.go_on(backend, "blobs/x", source).await.is_err() {
             tries += 1;
@@ -110,7 +110,7 @@ mod tests {
         let (source, bytes) = source();
         let (backend, fake) = fakes::google();
         fake.refuse_parts(&["3", "5", "3"]);
-        assert_eq!(tries(&mut Going::default(), &backend, &source).await, 3);
+        assert_eq!(tries(&mut PartsUpload::default(), &backend, &source).await, 3);
         assert_eq!(backend.at_once("blobs/x").await.unwrap(), bytes);
         let sent = fake.parts_sent();
         assert_eq!(
@@ -124,7 +124,7 @@ mod tests {
     async fn an_upload_that_the_backend_forgot_is_begun_anew() {
         let (source, bytes) = source();
         let (backend, fake) = fakes::google();
-        let mut going = Going::default();
+        let mut going = PartsUpload::default();
         fake.refuse_parts(&["2"]);
         going.go_on(&backend, "blobs/x", &source).await.unwrap_err();
         fake.forget_uploads();
@@ -138,7 +138,7 @@ mod tests {
     async fn an_upload_that_gets_nowhere_is_given_up() {
         let (source, _) = source();
         let (backend, fake) = fakes::google();
-        let mut going = Going::default();
+        let mut going = PartsUpload::default();
         for _ in 0..=FRUITLESS_TRIES_MAX {
             fake.refuse_parts(&["1", "2", "3", "4", "5", "6"]);
             going.go_on(&backend, "blobs/x", &source).await.unwrap_err();

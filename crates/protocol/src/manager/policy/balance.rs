@@ -11,13 +11,15 @@
 
 use larder_types::LvId;
 
-use super::{Subject, Turn};
+use super::{StepContext, Subject};
 use crate::limits::{BALANCE_MOVES_MAX, LV_PLAN_MS};
 use crate::manager::balance::{aims, made, written};
 use crate::manager::state::{Command, ServerRole};
-use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance, repairs, wider};
+use crate::placement::{
+    Balance, DiskInfo, LvCopy, LvMove, PlacementState, plan_balance, repairs, wider,
+};
 
-impl Turn<'_> {
+impl StepContext<'_> {
     /// Begins the next moves for balance, beside the changes of the volumes that are not as they should be.
     pub(super) fn balance_lvs(
         &mut self,
@@ -70,7 +72,7 @@ impl Turn<'_> {
         disks: &[DiskInfo],
         planned: &[LvMove],
     ) -> bool {
-        let is_away = |server| self.standing(server) == Standing::Away;
+        let is_away = |server| self.placement_state(server) == PlacementState::Away;
         let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
         !planned.iter().any(|step| matches!(step, LvMove::Add(..)))
             && !data.map(|(server, _)| *server).any(is_away)

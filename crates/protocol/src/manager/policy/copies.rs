@@ -11,22 +11,22 @@ use std::collections::BTreeMap;
 
 use larder_types::{BootId, ServerId};
 
-use super::Turn;
+use super::StepContext;
 use super::message::ManagerMessage;
+use crate::copy_pacing::{CopyNeed, CopyPriority, CopyTurn};
 use crate::limits::{COPY_NEED_MS, COPY_STUCK_MS};
 use crate::manager::state::ServerRole;
-use crate::turns::{CopyNeed, CopyPriority, CopyTurn};
 
 /// The last message of a meta server.
 #[derive(Debug, Clone, Copy)]
-struct Said {
+struct CopyReport {
     need: CopyNeed,
     at_ms: u64,
     /// Milliseconds for which it might make copies, and has made none.
     still_ms: u64,
 }
 
-impl Said {
+impl CopyReport {
     /// The same up to now, when it says this. The time for which it waits does not count.
     fn still_until(&self, now_ms: u64, need: CopyNeed) -> u64 {
         match (self.need.made == need.made, self.need.waits) {
@@ -41,7 +41,7 @@ impl Said {
 #[derive(Debug)]
 pub(super) struct Copies {
     since_ms: u64,
-    said: BTreeMap<ServerId, Said>,
+    said: BTreeMap<ServerId, CopyReport>,
 }
 
 impl Copies {
@@ -54,7 +54,7 @@ impl Copies {
     fn hear(&mut self, now_ms: u64, server: ServerId, need: CopyNeed) -> Option<CopyTurn> {
         self.said.retain(|_, said| now_ms < said.at_ms + COPY_NEED_MS);
         let still_ms = self.said.get(&server).map_or(0, |before| before.still_until(now_ms, need));
-        self.said.insert(server, Said { need, at_ms: now_ms, still_ms });
+        self.said.insert(server, CopyReport { need, at_ms: now_ms, still_ms });
         (now_ms >= self.since_ms + COPY_NEED_MS).then(|| self.turn(need))
     }
 
@@ -74,7 +74,7 @@ impl Copies {
     }
 }
 
-impl Turn<'_> {
+impl StepContext<'_> {
     /// A run of a meta server says what it has to copy.
     pub(super) fn needs_copies(
         &mut self,

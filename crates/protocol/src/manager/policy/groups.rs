@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_types::{BootId, PgId, ServerId, View};
 
 use super::message::ManagerMessage;
-use super::{Subject, Turn};
+use super::{StepContext, Subject};
 use crate::limits::{LEADS_MAX, PG_MOVES_MAX};
 use crate::manager::state::{Command, LvRecord, LvState, PgRecord};
-use crate::placement::{ActingPg, GroupRules, PgStep, Standing, balance_primaries, next_step};
+use crate::placement::{
+    ActingPg, GroupRules, PgStep, PlacementState, balance_primaries, next_step,
+};
 
-impl Turn<'_> {
+impl StepContext<'_> {
     pub(super) fn rules(&self) -> GroupRules {
         let settings = self.map.settings();
         GroupRules {
@@ -122,9 +124,10 @@ impl Turn<'_> {
         let settled = |s: &ServerId| healths.is_settled(*s, self.now_ms);
         let primary = record.members[0];
         let restarted = self.has_restarted(primary, record);
-        let parted = self.parted(pg, record);
-        let stays =
-            may_lead(&primary) && (!restarted || settled(&primary)) && !parted.contains(&primary);
+        let partition_reports = self.partition_reports(pg, record);
+        let stays = may_lead(&primary)
+            && (!restarted || settled(&primary))
+            && !partition_reports.contains(&primary);
         let leader = if stays {
             primary
         } else {
@@ -133,7 +136,7 @@ impl Turn<'_> {
             // One that comes and goes is spared the lead only where another takes it.
             *best.or(Some(&primary).filter(|primary| may_lead(primary)))?
         };
-        let goes_on = |s: &ServerId| self.map.is_up(*s) && !parted.contains(s);
+        let goes_on = |s: &ServerId| self.map.is_up(*s) && !partition_reports.contains(s);
         let others = record.members.iter().filter(|s| **s != leader && goes_on(s));
         let (lacking, whole): (Vec<ServerId>, Vec<ServerId>) =
             others.copied().partition(|server| record.lacking.contains(server));
@@ -184,11 +187,11 @@ impl Turn<'_> {
             .collect();
         let PgRecord { members, qualified, target, .. } = record;
         let acting = ActingPg { members, qualified, learners: &learners };
-        let standing = |server| match self.leading.parted.leaves_out(pg, server) {
-            true => Standing::Away,
-            false => self.standing(server),
+        let placement_state = |server| match self.leading.partition_reports.leaves_out(pg, server) {
+            true => PlacementState::Away,
+            false => self.placement_state(server),
         };
-        let step = next_step(acting, target, standing, self.rules());
+        let step = next_step(acting, target, placement_state, self.rules());
         let leads = self.leading.leads.get(&pg).filter(|server| members.first() != Some(server));
         let lead = leads.map(|server| PgStep::Lead(*server));
         let Some(step) = step.or(lead) else { return };

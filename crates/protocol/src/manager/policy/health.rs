@@ -23,7 +23,7 @@ struct Health {
 }
 
 /// The times at which a manager that only follows heard of servers last.
-pub(super) type Overheard = BTreeMap<ServerId, u64>;
+pub(super) type FollowerHeartbeats = BTreeMap<ServerId, u64>;
 
 /// Health of all servers, since this manager leads.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Healths {
     /// that died with the leader has been silent for a while already. Each has time to be heard here first. A manager that
     /// heard nobody lately was cut off itself. A server that it did not hear for longer than one may be silent reaches
     /// only others, so that its silence says nothing.
-    pub(super) fn new(now_ms: u64, overheard: &Overheard, managers: usize) -> Self {
+    pub(super) fn new(now_ms: u64, overheard: &FollowerHeartbeats, managers: usize) -> Self {
         let mut healths =
             Self { since_ms: now_ms, late_looks: 0, looked_ms: now_ms, servers: BTreeMap::new() };
         let turn_ms = managers.saturating_sub(1) as u64 * PRESENCE_BEAT_MS;
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_return_counts_once_however_long_the_map_takes_to_show_it() {
-        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
         healths.heard(SERVER, BOOT, 0);
         healths.down(SERVER, SILENT_MS);
         let back_ms = 2 * SILENT_MS;
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn one_that_was_down_before_this_manager_led_comes_back_too() {
-        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
         healths.down(SERVER, 0);
         assert!(healths.is_lost(SERVER, LOST_MS));
         for turn in 1..=3 {
@@ -190,7 +190,7 @@ mod tests {
     fn a_new_leader_knows_who_fell_silent_with_the_one_before() {
         let (died, lives, unknown) = (SERVER, ServerId(4), ServerId(5));
         let (heard_ms, elected_ms) = (10_000, 11_000);
-        let overheard = Overheard::from([(died, heard_ms), (lives, elected_ms)]);
+        let overheard = FollowerHeartbeats::from([(died, heard_ms), (lives, elected_ms)]);
         let healths = Healths::new(elected_ms, &overheard, 3);
         let silent_ms = |server| (0..).find(|ms| healths.is_silent(server, elected_ms + ms));
         // It hears of each server at every second beat.
@@ -204,7 +204,7 @@ mod tests {
     fn whoever_it_overheard_long_ago_has_time_to_be_heard_by_a_new_leader() {
         let turn_ms = 2 * PRESENCE_BEAT_MS;
         let oldest_ms = 90_000 - turn_ms - SILENT_MS;
-        let overheard = Overheard::from([
+        let overheard = FollowerHeartbeats::from([
             (SERVER, oldest_ms),
             (ServerId(5), oldest_ms + 1),
             (ServerId(4), 90_000),
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_new_leader_that_was_away_itself_takes_nobody_for_silent() {
-        let overheard = Overheard::from([(SERVER, 80_000), (ServerId(4), 80_200)]);
+        let overheard = FollowerHeartbeats::from([(SERVER, 80_000), (ServerId(4), 80_200)]);
         let healths = Healths::new(90_000, &overheard, 3);
         assert!(!healths.is_silent(SERVER, 90_000 + SILENT_MS - 1));
         assert!(!healths.is_silent(ServerId(4), 90_000 + SILENT_MS - 1));
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_manager_that_stood_still_takes_nobody_for_silent() {
-        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
         healths.heard(SERVER, BOOT, 0);
         for now_ms in (0..=SERVER_BEAT_MS).step_by(50) {
             healths.look(now_ms);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_manager_that_is_late_all_the_time_finds_a_server_down() {
-        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
         healths.heard(SERVER, BOOT, 0);
         let mut looks = (0..).step_by(LATE_LOOK_MS as usize + 1);
         let found_ms = looks.find(|now_ms| {
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn one_that_stands_still_for_a_moment_is_not_taken_for_down() {
-        let mut healths = Healths::new(0, &Overheard::new(), 3);
+        let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
         healths.heard(SERVER, BOOT, 0);
         assert!(!healths.is_silent(SERVER, PRESENCE_BEAT_MS + STALL_MS));
     }

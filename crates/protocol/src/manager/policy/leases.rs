@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_types::{BootId, PgId, ServerId, View};
 
 use super::message::ManagerMessage;
-use super::{PolicyEffect, Subject, Turn};
+use super::{PolicyEffect, StepContext, Subject};
 use crate::limits::{
     CONFIRM_MS_MAX, GRANTS_WAITING_MAX, HEARTBEAT_MS, LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS,
     SERVER_BEAT_MS, SILENT_MS,
@@ -101,7 +101,7 @@ impl Leases {
     }
 }
 
-impl Turn<'_> {
+impl StepContext<'_> {
     /// Returns true if a lease of the PG in this view may be granted to a server in this run.
     fn may_lease(&self, server: ServerId, boot: BootId, (pg, view): (PgId, View)) -> bool {
         let Some(record) = self.map.servers.get(&server) else { return false };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use larder_types::bucket::BucketState;
 use larder_types::{BucketId, Epoch};
 
-use super::{Subject, Turn};
+use super::{StepContext, Subject};
 use crate::limits::MARK_KEPT_MS;
 use crate::manager::state::Command;
 
@@ -13,7 +13,7 @@ use crate::manager::state::Command;
 #[derive(Debug, Default)]
 pub(super) struct Marks(BTreeMap<(BucketId, Epoch), u64>);
 
-impl Turn<'_> {
+impl StepContext<'_> {
     /// Has buckets live on that have been marked for so long that the proxies that marked them have given up.
     pub(super) fn lift_marks(&mut self) {
         let marked = |record: &&larder_types::BucketRecord| record.state == BucketState::Deleting;

@@ -4,9 +4,9 @@
 use larder_types::{BootId, DiskId, LvId, MapVersion, PgId, PvId, ServerId, SessionId, View};
 use serde::{Deserialize, Serialize};
 
+use crate::copy_pacing::{CopyNeed, CopyTurn};
 use crate::limits::LVS_MAX;
 use crate::manager::state::LvRecord;
-use crate::turns::{CopyNeed, CopyTurn};
 
 /// Beside how many LVs a primary knows, in [`ServerMessage::NeedLv`].
 pub const HAS_MOST: u32 = 1 << 31;

@@ -31,12 +31,12 @@ mod health;
 mod leases;
 mod marks;
 mod message;
-mod of_groups;
-mod parted;
-mod rest;
+mod partitions;
+mod quiescence;
 mod targets;
 mod versions;
 mod volumes;
+mod volumes_by_group;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,20 +48,20 @@ use crate::manager::state::{
     Applied, Command, MapVersion, Outcome, PgRecord, ServerRecord, ServerRole, ServerState,
     Topology,
 };
-use crate::placement::Standing;
+use crate::placement::PlacementState;
 use crate::planted::Planted;
 use copies::Copies;
-use health::{Healths, Overheard};
+use health::{FollowerHeartbeats, Healths};
 use leases::Leases;
 #[cfg(test)]
 pub(in crate::manager) use leases::inherited_until_ms;
 use marks::Marks;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
-use of_groups::VolumesOfGroups;
-use parted::Parted;
-use rest::{Rest, ends_rest};
+use partitions::PartitionReports;
+use quiescence::{Quiescence, ends_rest};
 use targets::Targets;
 use versions::Spoke;
+use volumes_by_group::VolumesByGroup;
 
 /// An event for the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub enum PolicyEvent {
     /// A server says something.
     From(ServerId, ServerMessage),
     /// A server said something to this manager, which does not lead.
-    Overheard(ServerId),
+    FollowerHeartbeats(ServerId),
     /// The next renewal is of a server that was not granted the one before: it does not wait for a question that is due.
     NotGranted,
     /// This run of a server spoke with this manager in this version of the protocol, the newest that both know.
@@ -129,7 +129,7 @@ struct Leading {
     /// PGs that another member is to lead, for balance.
     leads: BTreeMap<PgId, ServerId>,
     targets: Targets,
-    of_groups: VolumesOfGroups,
+    of_groups: VolumesByGroup,
     /// Primaries that wait for an LV.
     wants_lv: BTreeMap<PgId, ServerId>,
     /// Replicas that are being made, by index, of which the PV is there.
@@ -166,8 +166,8 @@ struct Leading {
     copies: Copies,
     /// The version of the protocol that each server spoke last, and in which run, while this manager leads.
     spoke: Spoke,
-    parted: Parted,
-    rest: Option<Rest>,
+    partition_reports: PartitionReports,
+    rest: Option<Quiescence>,
     /// Looks at all groups.
     looks: u64,
 }
@@ -177,7 +177,7 @@ struct Leading {
 pub struct Policy {
     leading: Option<Leading>,
     /// Of servers that spoke to this manager while another led.
-    overheard: Overheard,
+    overheard: FollowerHeartbeats,
     tickets: u64,
     /// See [`Policy::let_volumes_move`].
     moves_volumes: bool,
@@ -185,7 +185,7 @@ pub struct Policy {
 }
 
 /// One step's surroundings.
-struct Turn<'a> {
+struct StepContext<'a> {
     now_ms: u64,
     map: &'a Topology,
     leading: &'a mut Leading,
@@ -240,7 +240,7 @@ impl Policy {
                     moving: BTreeSet::new(),
                     leads: BTreeMap::new(),
                     targets: Targets::default(),
-                    of_groups: VolumesOfGroups::default(),
+                    of_groups: VolumesByGroup::default(),
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     unmade: BTreeSet::new(),
@@ -260,7 +260,7 @@ impl Policy {
                     marks: Marks::default(),
                     copies: Copies::new(now_ms),
                     spoke: Spoke::default(),
-                    parted: Parted::default(),
+                    partition_reports: PartitionReports::default(),
                     rest: None,
                     looks: 0,
                 });
@@ -273,7 +273,7 @@ impl Policy {
             _ => {}
         }
         let (Some(leading), tickets) = (&mut self.leading, &mut self.tickets) else {
-            if let PolicyEvent::Overheard(server) = event
+            if let PolicyEvent::FollowerHeartbeats(server) = event
                 && map.servers.contains_key(&server)
             {
                 self.overheard.insert(server, now_ms);
@@ -284,7 +284,7 @@ impl Policy {
             return;
         }
         leading.of_groups.follow(map);
-        let mut turn = Turn {
+        let mut turn = StepContext {
             now_ms,
             map,
             leading,
@@ -303,14 +303,14 @@ impl Policy {
             PolicyEvent::Spoke(server, boot, version) => turn.spoke(server, boot, version),
             PolicyEvent::Tick => turn.tick(),
             // It leads since: what the server says comes by way of others too.
-            PolicyEvent::Overheard(_) => {}
+            PolicyEvent::FollowerHeartbeats(_) => {}
             PolicyEvent::NotGranted => turn.leading.leases.do_not_wait(),
             PolicyEvent::Elected { .. } | PolicyEvent::Deposed => unreachable!("handled above"),
         }
     }
 }
 
-impl Turn<'_> {
+impl StepContext<'_> {
     fn ticket(&mut self) -> Ticket {
         *self.tickets += 1;
         Ticket(*self.tickets)
@@ -495,7 +495,7 @@ impl Turn<'_> {
         self.leading.healths.look(self.now_ms);
         self.ask();
         self.look_at_servers();
-        self.leading.parted.forget_old(self.now_ms);
+        self.leading.partition_reports.forget_old(self.now_ms);
         self.look_at_groups();
         // A disk that joins may be what puts wait for.
         let joined = std::mem::replace(&mut self.leading.disks_before, self.map.next.disk);
@@ -558,15 +558,15 @@ impl Turn<'_> {
     }
 
     /// Returns how far a server counts for what is new.
-    fn standing(&self, server: ServerId) -> Standing {
-        let Some(record) = self.map.servers.get(&server) else { return Standing::Out };
+    fn placement_state(&self, server: ServerId) -> PlacementState {
+        let Some(record) = self.map.servers.get(&server) else { return PlacementState::Out };
         let healths = &self.leading.healths;
         match record.state {
-            ServerState::Joining | ServerState::Removed => Standing::Out,
-            _ if record.draining || healths.is_lost(server, self.now_ms) => Standing::Out,
-            ServerState::Down => Standing::Away,
-            ServerState::Up if healths.is_settled(server, self.now_ms) => Standing::In,
-            ServerState::Up => Standing::Away,
+            ServerState::Joining | ServerState::Removed => PlacementState::Out,
+            _ if record.draining || healths.is_lost(server, self.now_ms) => PlacementState::Out,
+            ServerState::Down => PlacementState::Away,
+            ServerState::Up if healths.is_settled(server, self.now_ms) => PlacementState::In,
+            ServerState::Up => PlacementState::Away,
         }
     }
 }

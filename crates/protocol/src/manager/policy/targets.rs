@@ -8,10 +8,10 @@
 
 use larder_types::{PgId, ServerId};
 
-use super::{Subject, Turn};
+use super::{StepContext, Subject};
 use crate::limits::{RETARGET_MAX, TARGET_DRAWS_MAX};
 use crate::manager::state::{Command, ServerRole};
-use crate::placement::{MetaServer, Standing, target_members};
+use crate::placement::{MetaServer, PlacementState, target_members};
 
 /// Progress of the targets of all groups.
 #[derive(Debug, Default)]
@@ -29,14 +29,14 @@ impl Targets {
     }
 }
 
-impl Turn<'_> {
+impl StepContext<'_> {
     pub(super) fn meta_servers(&self) -> Vec<MetaServer> {
         let meta = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Meta));
         meta.map(|(server, record)| MetaServer {
             server: *server,
             domains: record.domains,
             weight: record.weight,
-            standing: self.standing(*server),
+            placement_state: self.placement_state(*server),
         })
         .collect()
     }
@@ -46,8 +46,8 @@ impl Turn<'_> {
         let mut servers = self.meta_servers();
         // One that is away keeps its targets.
         for server in &mut servers {
-            if server.standing == Standing::Away {
-                server.standing = Standing::In;
+            if server.placement_state == PlacementState::Away {
+                server.placement_state = PlacementState::In;
             }
         }
         if servers != self.leading.targets.servers {

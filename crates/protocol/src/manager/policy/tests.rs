@@ -19,7 +19,7 @@ use super::*;
 use crate::limits::{
     LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS, LOST_MS, PROBATION_MS, SERVER_BEAT_MS, SILENT_MS,
 };
-use crate::manager::chance::Rng;
+use crate::manager::chance::CounterRng;
 use crate::manager::quorum::LogIndex;
 use crate::manager::state::{ClusterId, NewServer, PgRecord, ReplicaState, Settings};
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
@@ -56,7 +56,7 @@ struct Server {
 }
 
 struct World {
-    rng: Rng,
+    rng: CounterRng,
     now_ms: u64,
     steps: u64,
     queue: BTreeMap<(u64, u64), Happening>,
@@ -89,7 +89,7 @@ struct World {
     /// The replica that a primary has emptied in a view: it empties no other one of that volume before it is gone.
     leaving: BTreeMap<LvId, (u8, DiskId, View)>,
     /// Servers that do not hear each other, though the managers hear both.
-    parted: BTreeSet<(u32, u32)>,
+    partition_reports: BTreeSet<(u32, u32)>,
     /// Milliseconds that a group takes to empty a replica: as long as a walk over all that it has.
     walk_ms: u64,
     /// True if primaries fill what is to be filled.
@@ -113,7 +113,7 @@ impl World {
 
     fn founded(seed: u64, servers: u32, settings: Settings) -> Self {
         let mut world = Self {
-            rng: Rng(seed, 0),
+            rng: CounterRng(seed, 0),
             now_ms: 1_000_000,
             steps: 0,
             queue: BTreeMap::new(),
@@ -136,7 +136,7 @@ impl World {
             too_few: 0,
             vacated: BTreeSet::new(),
             leaving: BTreeMap::new(),
-            parted: BTreeSet::new(),
+            partition_reports: BTreeSet::new(),
             walk_ms: 0,
             fills: true,
             makes: true,
@@ -353,7 +353,7 @@ impl World {
     }
 
     fn is_parted(&self, one: ServerId, other: ServerId) -> bool {
-        self.parted.contains(&(one.0.min(other.0), one.0.max(other.0)))
+        self.partition_reports.contains(&(one.0.min(other.0), one.0.max(other.0)))
     }
 
     fn arrive(&mut self, id: u32, message: ManagerMessage) {
@@ -528,7 +528,7 @@ impl World {
 
     fn calm_down(&mut self) {
         (self.lost, self.very_late) = (0, 0);
-        self.parted.clear();
+        self.partition_reports.clear();
         for id in self.servers.keys().copied().collect::<Vec<_>>() {
             self.servers.get_mut(&id).unwrap().cut = false;
             if !self.servers[&id].runs {
@@ -620,7 +620,7 @@ fn a_change_of_primary_for_balance_is_one_view_and_costs_little_of_a_lease() {
 fn members_that_do_not_hear_each_other_part() {
     let mut world = World::new(9, 3);
     world.calm_down();
-    world.parted.insert((0, 1));
+    world.partition_reports.insert((0, 1));
     world.run_for(2 * SERVER_BEAT_MS + LEASE_MS + 1000);
     for turn in 0..2 {
         let has = |pg: &PgRecord, id| pg.members.contains(&ServerId(id));
@@ -639,7 +639,7 @@ fn members_that_do_not_hear_each_other_part() {
 fn a_primary_that_hears_nobody_leads_no_longer() {
     let mut world = World::new(10, 3);
     world.calm_down();
-    world.parted.extend([(0, 1), (1, 2)]);
+    world.partition_reports.extend([(0, 1), (1, 2)]);
     world.run_for(2 * SERVER_BEAT_MS + 2 * (LEASE_MS + LEASE_DRIFT_MS) + 1000);
     for pg in &world.map.pgs {
         let apart = pg.members.contains(&ServerId(1));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use larder_types::{BootId, ServerId};
 
-use super::{Subject, Turn};
+use super::{StepContext, Subject};
 use crate::manager::state::{Command, ServerRecord, ServerState, Topology};
 
 /// The version that each server spoke last, and in which run. Another run may be of another release.
@@ -41,7 +41,7 @@ fn started(map: &Topology) -> impl Iterator<Item = (ServerId, &ServerRecord)> {
     servers.filter(move |(_, record)| has_started(record))
 }
 
-impl Turn<'_> {
+impl StepContext<'_> {
     /// Takes note of the version that a server's run speaks. A word of a run that has ended came late.
     pub(super) fn spoke(&mut self, server: ServerId, boot: BootId, version: u8) {
         let record = self.map.servers.get(&server);

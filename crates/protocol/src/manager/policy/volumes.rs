@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::{HAS_MOST, ManagerMessage};
-use super::{Leading, Subject, Turn};
+use super::{Leading, StepContext, Subject};
 use crate::limits::{
     LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS,
     TOO_FEW_SERVERS_VERSION, UNMADE_KEPT_MS, UNMADE_MS_MAX,
 };
-use crate::manager::balance::{Steady, copies_of, disks_of, made};
+use crate::manager::balance::{StableDisks, copies_of, disks_of, made};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
 use crate::placement::{
-    CopyRules, DiskInfo, LvCopy, LvMove, Room, Standing, filling, place_lv, plan_moves_beside,
+    CopyRules, DiskInfo, LvCopy, LvMove, PlacementState, Room, filling, place_lv, plan_moves_beside,
 };
 
-impl Turn<'_> {
+impl StepContext<'_> {
     /// Volumes of a group.
     pub(super) fn lvs_of(&self, pg: PgId) -> impl Iterator<Item = (LvId, &LvRecord)> {
         let lvs = self.leading.of_groups.of(pg).iter();
@@ -33,7 +33,7 @@ impl Turn<'_> {
 
     /// Disks that are not gone.
     pub(super) fn disks(&self) -> Vec<DiskInfo> {
-        disks_of(self.map, |server| self.standing(server), |disk| self.room(disk))
+        disks_of(self.map, |server| self.placement_state(server), |disk| self.room(disk))
     }
 
     /// Room on a disk, as its server said last, and as volumes could be made there.
@@ -345,7 +345,7 @@ impl Turn<'_> {
 
     /// Volumes that are made, with their copies, but for those of which all is as it should be: of many nearly all are.
     fn unsettled(&self, disks: &[DiskInfo]) -> Vec<(LvId, Vec<LvCopy>)> {
-        let (steady, copies) = (Steady::new(disks), self.copy_rules().copies);
+        let (steady, copies) = (StableDisks::new(disks), self.copy_rules().copies);
         let Leading { emptied, vacates, .. } = &*self.leading;
         let leaving: BTreeSet<LvId> = emptied.keys().chain(vacates.keys()).map(|at| at.0).collect();
         let is_one =
@@ -442,10 +442,10 @@ impl Turn<'_> {
 /// Disks, of which some that are away for now, and have room, count as those that are not.
 fn counting_away(disks: &[DiskInfo], counts: impl Fn(&DiskInfo) -> bool) -> Vec<DiskInfo> {
     let is_one = |disk: &DiskInfo| {
-        disk.standing == Standing::Away && !disk.room.takes_none() && counts(disk)
+        disk.placement_state == PlacementState::Away && !disk.room.takes_none() && counts(disk)
     };
     let as_counted = |disk: &DiskInfo| match is_one(disk) {
-        true => DiskInfo { standing: Standing::In, ..*disk },
+        true => DiskInfo { placement_state: PlacementState::In, ..*disk },
         false => *disk,
     };
     disks.iter().map(as_counted).collect()
@@ -454,10 +454,10 @@ fn counting_away(disks: &[DiskInfo], counts: impl Fn(&DiskInfo) -> bool) -> Vec<
 /// True if another LV has no place because servers are missing. With those that are away it had one, or room on the disks
 /// that are there would give it none. A server that has not started yet is not awaited: it may never come.
 fn lacks_servers(id: LvId, disks: &[DiskInfo], rules: CopyRules) -> bool {
-    let with_room = |disk: &DiskInfo| match disk.standing {
-        Standing::Away if disk.up && disk.room.takes_none() => roomy(disk),
-        Standing::In => roomy(disk),
-        Standing::Away | Standing::Out => *disk,
+    let with_room = |disk: &DiskInfo| match disk.placement_state {
+        PlacementState::Away if disk.up && disk.room.takes_none() => roomy(disk),
+        PlacementState::In => roomy(disk),
+        PlacementState::Away | PlacementState::Out => *disk,
     };
     let would_do = || {
         let disks: Vec<DiskInfo> = disks.iter().map(with_room).collect();
@@ -469,5 +469,5 @@ fn lacks_servers(id: LvId, disks: &[DiskInfo], rules: CopyRules) -> bool {
 /// A disk as if it had a place for another PV.
 fn roomy(disk: &DiskInfo) -> DiskInfo {
     let (pv_count, pv_free) = (disk.pv_count.max(1), disk.pv_free.max(1));
-    DiskInfo { standing: Standing::In, pv_count, pv_free, ..*disk }
+    DiskInfo { placement_state: PlacementState::In, pv_count, pv_free, ..*disk }
 }

@@ -6,7 +6,7 @@ use larder_types::ServerId;
 
 use super::event::{ChangeRefused, MemberChange, ProposalEnd, QuorumEffect};
 use super::raft::{members_of, node_id};
-use super::state::{Led, Quorum, Reign};
+use super::state::{LeaderTerm, Led, Quorum};
 use super::wire::{Position, Term};
 use crate::limits::{
     HEARTBEAT_MS, LEADER_SILENT_BEATS, LEADER_SILENT_BEATS_MAX, LEADER_SILENT_MS,
@@ -15,9 +15,11 @@ use crate::limits::{
 
 impl Quorum {
     /// Notes that this term has a leader, if it counts rounds as leaders do that grant short leases.
-    pub(super) fn note_reign(&mut self, term: Term, round: u64) {
-        if round >= ROUND_FIRST && self.reign.is_none_or(|reign| reign.term < term) {
-            self.reign = Some(Reign { term, since_ms: self.now_ms });
+    pub(super) fn note_leader_term(&mut self, term: Term, round: u64) {
+        if round >= ROUND_FIRST
+            && self.leader_term.is_none_or(|leader_term| leader_term.term < term)
+        {
+            self.leader_term = Some(LeaderTerm { term, since_ms: self.now_ms });
         }
     }
 
@@ -90,8 +92,8 @@ impl Quorum {
         }
         if leads && self.led.is_none() {
             self.pre_voting = None;
-            let before = self.reign.filter(|before| before.term.0 + 1 == term.0);
-            self.note_reign(term, ROUND_FIRST);
+            let before = self.leader_term.filter(|before| before.term.0 + 1 == term.0);
+            self.note_leader_term(term, ROUND_FIRST);
             self.led = Some(Led {
                 term,
                 first: self.last().index,

@@ -19,13 +19,13 @@
 //! 5. Only messages that [`Quorum::admits`] are stepped, so their content may be asserted.
 //! 6. No clock and no randomness but the seed: equal events make equal effects.
 
-mod door;
 mod event;
 mod follow;
 mod lead;
 mod node;
 mod raft;
 mod state;
+mod validation;
 mod wire;
 
 pub use event::{ChangeRefused, MemberChange, ProposalEnd, QuorumEffect, QuorumEvent, Ticket};

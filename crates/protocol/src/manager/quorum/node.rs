@@ -85,7 +85,7 @@ impl Quorum {
             timer_ms: now_ms,
             heard_leader_ms: now_ms,
             heard_led_ms: None,
-            reign: None,
+            leader_term: None,
             pre_voting: None,
             voted_ms: 0,
             receiving: None,
@@ -195,7 +195,7 @@ impl Quorum {
                 if term >= self.term() {
                     self.hear_leader();
                     self.pre_voting = None;
-                    self.note_reign(term, round);
+                    self.note_leader_term(term, round);
                 }
                 // A manager that led in several terms counted rounds anew in each. A late round of an earlier term is answered in
                 // this term, and must not count in it.

@@ -23,7 +23,7 @@ pub struct Quorum {
     /// The last time at which a leader sent a message in this run; `None` before the first.
     pub(super) heard_led_ms: Option<u64>,
     /// The latest term whose leader is known to grant short leases: it counts rounds from `ROUND_FIRST` on.
-    pub(super) reign: Option<Reign>,
+    pub(super) leader_term: Option<LeaderTerm>,
     pub(super) pre_voting: Option<PreVoting>,
     /// The time at which it asked for votes last.
     pub(super) voted_ms: u64,
@@ -93,7 +93,7 @@ pub(super) struct Led {
 
 /// A term that had a leader.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reign {
+pub(super) struct LeaderTerm {
     pub(super) term: Term,
     /// The time at which this manager knew of it first.
     pub(super) since_ms: u64,

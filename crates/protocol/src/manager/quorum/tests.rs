@@ -13,7 +13,7 @@ use larder_types::codec::{decode, encode};
 
 use super::*;
 use crate::limits::{ELECTION_MS_MIN, HEARTBEAT_MS, ROUND_FIRST};
-use crate::manager::chance::Rng;
+use crate::manager::chance::CounterRng;
 
 enum Happening {
     Tick(usize, u64),
@@ -41,7 +41,7 @@ struct Weather {
 }
 
 struct World {
-    rng: Rng,
+    rng: CounterRng,
     now_ms: u64,
     steps: u64,
     queue: BTreeMap<(u64, u64), Happening>,
@@ -74,7 +74,7 @@ fn id(machine: usize) -> ServerId {
 impl World {
     fn new(seed: u64, machines: usize, voters: usize) -> Self {
         let mut world = Self {
-            rng: Rng(seed, 0),
+            rng: CounterRng(seed, 0),
             now_ms: 1000,
             steps: 0,
             queue: BTreeMap::new(),

@@ -18,7 +18,7 @@ use std::mem::swap;
 
 use larder_types::LvId;
 
-use super::{Load, LvCopy, Plan, Ratio, Shift, seed};
+use super::{CopyMove, Load, LvCopy, Plan, Ratio, seed};
 use crate::limits::SHARES_SPREAD_PERCENT;
 
 /// The volumes that are evened.
@@ -42,7 +42,7 @@ impl Load {
 
 impl<'a> Plan<'a> {
     /// Moves of volumes that take writes, and then of full ones, each kind as if disks held nothing else.
-    pub(super) fn even_shares(&mut self, limit: usize) -> Vec<Shift> {
+    pub(super) fn even_shares(&mut self, limit: usize) -> Vec<CopyMove> {
         for load in self.loads.values_mut() {
             let written = load.written.min(load.used);
             (load.used, load.aside) = (written, load.used - written);

@@ -26,7 +26,7 @@ fn disk(id: u32, machine: u32, size: u32) -> DiskInfo {
         weight: Weight(size),
         pv_count: size,
         pv_free: size,
-        standing: Standing::In,
+        placement_state: PlacementState::In,
         up: true,
         room: Room::Some,
     }
@@ -52,7 +52,7 @@ fn filled(disks: &mut [DiskInfo], count: u32) -> Lvs {
     lvs
 }
 
-fn planned(lvs: &Lvs, disks: &[DiskInfo], spread_percent: u64, limit: usize) -> Vec<Shift> {
+fn planned(lvs: &Lvs, disks: &[DiskInfo], spread_percent: u64, limit: usize) -> Vec<CopyMove> {
     let written = lvs.iter().map(|(lv, _)| *lv).filter(|lv| lv.0 % 4 == 0).collect();
     plan_balance(&of(lvs, &written, disks, spread_percent), limit).shifts
 }
@@ -76,7 +76,7 @@ fn settle(lvs: &mut Lvs, disks: &mut [DiskInfo], spread_percent: u64) -> usize {
 fn settle_by(
     lvs: &mut Lvs,
     disks: &mut [DiskInfo],
-    plan: impl Fn(&Lvs, &[DiskInfo]) -> Vec<Shift>,
+    plan: impl Fn(&Lvs, &[DiskInfo]) -> Vec<CopyMove>,
 ) -> usize {
     let mut moves = 0;
     loop {
@@ -261,7 +261,7 @@ fn a_copy_that_is_empty_goes_before_any_other_does() {
     disks[1].pv_free = 1;
     lvs[0].1[1].emptied = true;
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 1)]);
-    disks[0].standing = Standing::Out;
+    disks[0].placement_state = PlacementState::Out;
     disks.push(disk(4, 4, 1));
     let next = plan_moves(&lvs, &disks, RULES, 9);
     assert_eq!(next, [LvMove::Add(LvId(0), DiskId(4))], "it counts for nothing");
@@ -361,7 +361,7 @@ fn a_volume_that_lacks_a_copy_does_not_move() {
 fn what_takes_writes_moves_only_from_full_disks_and_while_nothing_new_has_room() {
     let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, 12)).collect();
     let lvs = filled(&mut disks, 12);
-    let written = |shifts: &[Shift]| shifts.iter().filter(|shift| shift.lv.0 % 4 == 0).count();
+    let written = |shifts: &[CopyMove]| shifts.iter().filter(|shift| shift.lv.0 % 4 == 0).count();
     disks.push(disk(3, 3, 12));
     let shifts = planned(&lvs, &disks, 5, 9);
     assert!(shifts.len() > 4);
@@ -378,7 +378,7 @@ fn a_disk_without_room_is_full_however_many_places_it_has() {
     disks.push(disk(3, 3, 512));
     assert_eq!(planned(&lvs, &disks, 5, 9), [], "8 of 512 are no reason to move");
     for disk in &mut disks[..3] {
-        (disk.standing, disk.room) = (Standing::Away, Room::None);
+        (disk.placement_state, disk.room) = (PlacementState::Away, Room::None);
     }
     let shifts = planned(&lvs, &disks, 5, 2);
     assert_eq!(shifts.len(), 2, "a new volume has one machine of three");
@@ -389,7 +389,7 @@ fn a_disk_without_room_is_full_however_many_places_it_has() {
 fn no_copy_goes_while_too_few_of_the_others_are_on_servers_that_are_up() {
     let (lvs, mut disks) = returned(1);
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 0)]);
-    (disks[2].standing, disks[2].up) = (Standing::Away, false);
+    (disks[2].placement_state, disks[2].up) = (PlacementState::Away, false);
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), []);
     let mut lvs = lvs;
     lvs[0].1[0].ordered = true;
@@ -405,9 +405,9 @@ fn a_copy_that_is_filled_on_a_disk_without_room_goes() {
     (disks[3].pv_count, disks[3].pv_free) = (9, 8);
     lvs[0].1[3].current = false;
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [], "it is filled");
-    (disks[3].standing, disks[3].room) = (Standing::Away, Room::None);
+    (disks[3].placement_state, disks[3].room) = (PlacementState::Away, Room::None);
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 3)]);
-    (disks[3].standing, disks[3].room) = (Standing::In, Room::Doubtful);
+    (disks[3].placement_state, disks[3].room) = (PlacementState::In, Room::Doubtful);
     lvs[0].1[3].ordered = true;
     assert_eq!(
         plan_moves(&lvs, &disks, RULES, 9),
@@ -451,17 +451,19 @@ fn uses_differ_by_so_many_points_exactly() {
 fn a_disk_that_takes_nothing_is_given_nothing() {
     let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, 10)).collect();
     let lvs = filled(&mut disks, 9);
-    for (standing, weight) in [(Standing::Away, 9), (Standing::Out, 9), (Standing::In, 0)] {
-        let new = DiskInfo { standing, weight: Weight(weight), ..disk(3, 3, 10) };
+    for (placement_state, weight) in
+        [(PlacementState::Away, 9), (PlacementState::Out, 9), (PlacementState::In, 0)]
+    {
+        let new = DiskInfo { placement_state, weight: Weight(weight), ..disk(3, 3, 10) };
         let disks: Vec<DiskInfo> = disks.iter().copied().chain([new]).collect();
-        assert_eq!(planned(&lvs, &disks, 0, 9), [], "{standing:?}, {weight}");
+        assert_eq!(planned(&lvs, &disks, 0, 9), [], "{placement_state:?}, {weight}");
     }
 }
 
 #[test]
 fn copies_that_leave_hold_up_no_repair() {
     let mut disks: Vec<DiskInfo> = (0..5).map(|id| disk(id, id, 99)).collect();
-    disks[4].standing = Standing::Out;
+    disks[4].placement_state = PlacementState::Out;
     let whole = |lv: u32, on: [u32; 3]| {
         let copies = (0..).zip(on).map(|(replica, disk)| LvCopy::whole(replica, DiskId(disk)));
         (LvId(lv), copies.collect::<Vec<_>>())

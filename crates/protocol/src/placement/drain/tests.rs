@@ -3,7 +3,7 @@
 use larder_types::{LvId, RegionId, ServerId};
 
 use super::*;
-use crate::placement::{FailureDomains, MachineId, RackId, Room, Standing, Weight};
+use crate::placement::{FailureDomains, MachineId, PlacementState, RackId, Room, Weight};
 
 const RULES: CopyRules = CopyRules { copies: 2, min_copies: 1 };
 
@@ -12,8 +12,18 @@ fn disk(id: u32, machine: u32, (pv_count, pv_free): (u32, u32)) -> DiskInfo {
     let domains =
         FailureDomains { region: RegionId(0), rack: RackId(0), machine: MachineId(machine) };
     let (server, weight) = (ServerId(machine), Weight(100));
-    let (standing, up, room) = (Standing::In, true, Room::Some);
-    DiskInfo { disk: DiskId(id), server, domains, weight, pv_count, pv_free, standing, up, room }
+    let (placement_state, up, room) = (PlacementState::In, true, Room::Some);
+    DiskInfo {
+        disk: DiskId(id),
+        server,
+        domains,
+        weight,
+        pv_count,
+        pv_free,
+        placement_state,
+        up,
+        room,
+    }
 }
 
 /// Volumes, each with copies on these disks.
@@ -29,9 +39,9 @@ fn left(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], leave: &[u32]) -> (usiz
     let leave: BTreeSet<DiskId> = leave.iter().map(|id| DiskId(*id)).collect();
     let mut disks = disks.to_vec();
     for disk in disks.iter_mut().filter(|disk| leave.contains(&disk.disk)) {
-        disk.standing = Standing::Out;
+        disk.placement_state = PlacementState::Out;
     }
-    let Leaving { copies, stay } = leaving(lvs, &disks, RULES, &leave);
+    let DrainOutcome { copies, stay } = leaving(lvs, &disks, RULES, &leave);
     (copies, stay)
 }
 
@@ -50,7 +60,7 @@ fn a_place_is_none_on_a_disk_without_room() {
     let lvs = volumes(&[&[0, 1], &[0, 1]]);
     let mut disks = [disk(0, 0, (9, 7)), disk(1, 1, (9, 7)), disk(2, 2, (9, 9))];
     assert_eq!(left(&lvs, &disks, &[0]), (2, 0));
-    (disks[2].standing, disks[2].room) = (Standing::Away, Room::None);
+    (disks[2].placement_state, disks[2].room) = (PlacementState::Away, Room::None);
     assert_eq!(left(&lvs, &disks, &[0]), (2, 2));
     let mut filled = volumes(&[&[0, 1, 2]]);
     filled[0].1[2].current = false;
@@ -73,11 +83,11 @@ fn disks_that_drain_already_take_places_and_give_none() {
     let mut disks =
         [disk(0, 0, (9, 8)), disk(1, 1, (9, 7)), disk(2, 2, (9, 6)), disk(3, 3, (9, 2))];
     assert_eq!(left(&lvs, &disks, &[0]), (1, 0));
-    disks[1].standing = Standing::Out;
+    disks[1].placement_state = PlacementState::Out;
     assert_eq!(left(&lvs, &disks, &[0]), (1, 0), "the first volume is the first to take one");
     assert_eq!(left(&lvs, &disks, &[0, 1]), (3, 1), "three for two places");
     // One of a server that is down takes nothing.
-    disks[3].standing = Standing::Away;
+    disks[3].placement_state = PlacementState::Away;
     assert_eq!(left(&lvs, &disks, &[0]), (1, 1));
 }
 
@@ -97,7 +107,7 @@ fn copies_that_are_being_filled_count_as_filled() {
     lvs[1].1[1].current = false;
     assert_eq!(left(&lvs, &disks, &[0]), (2, 0), "one is repaired");
     let mut down = disks;
-    (down[1].standing, down[1].up) = (Standing::Away, false);
-    (down[3].standing, down[3].up) = (Standing::Away, false);
+    (down[1].placement_state, down[1].up) = (PlacementState::Away, false);
+    (down[3].placement_state, down[3].up) = (PlacementState::Away, false);
     assert_eq!(left(&lvs, &down, &[0]), (2, 2), "what is being filled there is not");
 }

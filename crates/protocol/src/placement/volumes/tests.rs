@@ -17,7 +17,7 @@ fn disks(count: u32) -> Vec<DiskInfo> {
         weight: Weight(100),
         pv_count: 100,
         pv_free: 80,
-        standing: Standing::In,
+        placement_state: PlacementState::In,
         up: true,
         room: Room::Some,
     };
@@ -25,11 +25,11 @@ fn disks(count: u32) -> Vec<DiskInfo> {
 }
 
 fn has_no_room(disks: &mut [DiskInfo], id: usize) {
-    (disks[id].standing, disks[id].room) = (Standing::Away, Room::None);
+    (disks[id].placement_state, disks[id].room) = (PlacementState::Away, Room::None);
 }
 
 fn is_down(disks: &mut [DiskInfo], id: usize) {
-    (disks[id].standing, disks[id].up) = (Standing::Away, false);
+    (disks[id].placement_state, disks[id].up) = (PlacementState::Away, false);
 }
 
 /// A volume's copies on these disks, in their order; those of the second are being filled.
@@ -75,7 +75,7 @@ fn what_is_gone_goes_before_a_copy_that_a_full_disk_cannot_take() {
     let beside = copies(&[0, 1, 3, 2], &[4]);
     // Its server is lost, and its disk not removed yet: the primary gives up what the full disk has, once three have it.
     disks[2].up = false;
-    disks[2].standing = Standing::Out;
+    disks[2].placement_state = PlacementState::Out;
     assert_eq!(next(&beside, &disks), Some(LvMove::Drop(LV, 4)));
     disks.remove(2);
     assert_eq!(next(&beside, &disks), Some(LvMove::Drop(LV, 3)));
@@ -101,7 +101,7 @@ fn full_disks_one_after_the_other_leave_no_volume_with_a_copy_less() {
 #[test]
 fn copies_that_are_to_leave_keep_no_others_from_coming() {
     let mut disks = disks(10);
-    (0..5).for_each(|id| disks[id].standing = Standing::Out);
+    (0..5).for_each(|id| disks[id].placement_state = PlacementState::Out);
     let of_five_drains = copies(&[0, 1, 2, 3, 4, 5, 6], &[]);
     let step = next(&of_five_drains, &disks);
     assert!(matches!(step, Some(LvMove::Add(LV, DiskId(7..=9)))), "{step:?}");
@@ -135,7 +135,7 @@ fn a_volume_that_no_disk_can_repair_is_none_that_is_repaired() {
 #[test]
 fn where_one_volume_cannot_be_made_the_others_are_filled() {
     let mut disks = disks(4);
-    (disks[3].standing, disks[3].room) = (Standing::Away, Room::Unmade);
+    (disks[3].placement_state, disks[3].room) = (PlacementState::Away, Room::Unmade);
     let made = copies(&[0, 1], &[3]);
     assert_eq!((next(&made, &disks), filling(&[(LV, made.clone())], &disks).all()), (None, 1));
     let unmade: Vec<LvCopy> =
@@ -149,7 +149,7 @@ fn a_drain_goes_on_beside_a_disk_farther_away_that_lately_took_nothing() {
     let mut disks = disks(5);
     disks[..3].iter_mut().for_each(|disk| disk.domains.machine = MachineId(0));
     disks[4].domains.machine = MachineId(3);
-    disks[3].standing = Standing::Out;
+    disks[3].placement_state = PlacementState::Out;
     let mut near = copies(&[0, 1, 2, 3], &[]);
     near[3].ordered = true;
     assert_eq!(next(&near, &disks), Some(LvMove::Add(LV, DiskId(4))));
@@ -160,7 +160,7 @@ fn a_drain_goes_on_beside_a_disk_farther_away_that_lately_took_nothing() {
 #[test]
 fn nothing_is_told_to_go_for_a_drain_while_those_that_stay_are_away() {
     let mut disks = disks(4);
-    disks[0].standing = Standing::Out;
+    disks[0].placement_state = PlacementState::Out;
     let mut drained = copies(&[0, 1, 2, 3], &[]);
     assert_eq!(next(&drained, &disks), Some(LvMove::Drop(LV, 0)));
     is_down(&mut disks, 1);

@@ -33,15 +33,18 @@ fn yours(from: RegionId, home: Home, is_level: bool) -> Event {
 #[test]
 fn a_claim_counts_once_all_have_accepted_it_and_nothing_is_missing() {
     let (mut it, asked) = begun(None);
-    assert_eq!(asked, [Effect::Ask(EU, HomeAsk::Prepare), Effect::Ask(JP, HomeAsk::Prepare)]);
+    assert_eq!(
+        asked,
+        [Effect::Ask(EU, HomeRequest::Prepare), Effect::Ask(JP, HomeRequest::Prepare)]
+    );
     let nowhere = home(6, JP, HomeState::Nowhere);
     assert_eq!(stepped(&mut it, Event::Answered(JP, Some(HomeAnswer::Behind))), []);
     assert_eq!(stepped(&mut it, knows(EU, Some(nowhere))), [Effect::Wait]);
-    assert_eq!(stepped(&mut it, Event::Waited), [Effect::Ask(JP, HomeAsk::Prepare)]);
+    assert_eq!(stepped(&mut it, Event::Waited), [Effect::Ask(JP, HomeRequest::Prepare)]);
     let coming = home(7, US, HomeState::Claimed(true));
     let set = Effect::Set { expected: None, next: coming };
     assert_eq!(stepped(&mut it, knows(JP, None)), [set], "above all that is known");
-    let claim = HomeAsk::Claim(coming.term, SCOPE);
+    let claim = HomeRequest::Claim(coming.term, SCOPE);
     let both = [Effect::Ask(EU, claim), Effect::Ask(JP, claim)];
     assert_eq!(stepped(&mut it, Event::Set(true)), both);
     assert_eq!(stepped(&mut it, yours(EU, coming, true)), []);
@@ -70,14 +73,14 @@ fn a_region_that_does_not_know_that_it_was_given_the_home_hears_it_from_others()
     }
     assert!(!is_owed(US, None, home(3, US, HomeState::Nowhere)));
     // So it asks, and the answer is that of the first time.
-    let again = reply(Some(&given), (US, HomeAsk::Give(2, SCOPE)));
+    let again = reply(Some(&given), (US, HomeRequest::Give(2, SCOPE)));
     assert_eq!(again, Reply::Yours(given));
 }
 
 #[test]
 fn a_home_is_asked_for_where_it_is_and_taken_once_nothing_is_missing() {
     let (mut it, asked) = begun(Some(home(3, EU, HomeState::Elsewhere)));
-    let give = Effect::Ask(EU, HomeAsk::Give(3, SCOPE));
+    let give = Effect::Ask(EU, HomeRequest::Give(3, SCOPE));
     assert_eq!(asked, [give]);
     let behind = Event::Answered(EU, Some(HomeAnswer::Behind));
     assert_eq!(stepped(&mut it, behind), [Effect::Wait]);
@@ -86,7 +89,7 @@ fn a_home_is_asked_for_where_it_is_and_taken_once_nothing_is_missing() {
     let expected = Some(home(3, EU, HomeState::Elsewhere));
     let set = Effect::Set { expected, next: coming };
     assert_eq!(stepped(&mut it, yours(EU, coming, true)), [set]);
-    let again = Effect::Ask(EU, HomeAsk::Give(4, SCOPE));
+    let again = Effect::Ask(EU, HomeRequest::Give(4, SCOPE));
     assert_eq!(
         stepped(&mut it, Event::Set(true)),
         [again],
@@ -103,11 +106,14 @@ fn what_a_removed_region_gave_is_claimed_from_all_that_are_left() {
     let mut out = Vec::new();
     let given = home(4, US, HomeState::Coming(RegionId(9)));
     let _it = Taking::begin(US, [EU, JP].into_iter(), (Some(given), SCOPE), &mut out);
-    let claim = HomeAsk::Claim(given.term, SCOPE);
+    let claim = HomeRequest::Claim(given.term, SCOPE);
     assert_eq!(out, [Effect::Ask(EU, claim), Effect::Ask(JP, claim)]);
     let gone = home(3, RegionId(9), HomeState::Elsewhere);
     let (_, asked) = begun(Some(gone));
-    assert_eq!(asked, [Effect::Ask(EU, HomeAsk::Prepare), Effect::Ask(JP, HomeAsk::Prepare)]);
+    assert_eq!(
+        asked,
+        [Effect::Ask(EU, HomeRequest::Prepare), Effect::Ask(JP, HomeRequest::Prepare)]
+    );
 }
 
 #[test]
@@ -123,7 +129,7 @@ fn a_claim_that_fails_is_withdrawn_only_if_nobody_can_have_the_home() {
     let coming = Some(home(1, US, HomeState::Claimed(true)));
     let next = home(2, US, HomeState::Nowhere);
     assert_eq!(out, [Effect::Set { expected: coming, next }]);
-    let ended = [Effect::End(Err(NotTaken::NoAnswer(JP)))];
+    let ended = [Effect::End(Err(HomeRefused::NoAnswer(JP)))];
     assert_eq!(stepped(&mut it, Event::Set(true)), ended);
     // A region that was removed had it, and may have given it to another.
     let (out, it) = refused(Some(home(3, RegionId(9), HomeState::Elsewhere)));
@@ -133,7 +139,7 @@ fn a_claim_that_fails_is_withdrawn_only_if_nobody_can_have_the_home() {
 
 #[test]
 fn of_two_claims_at_once_the_later_one_counts() {
-    let claimed = |known: Home, term| reply(Some(&known), (JP, HomeAsk::Claim(term, SCOPE)));
+    let claimed = |known: Home, term| reply(Some(&known), (JP, HomeRequest::Claim(term, SCOPE)));
     let later = HomeTerm { count: 7, of: JP };
     let accepted = Reply::Accept(home(7, JP, HomeState::Elsewhere));
     assert_eq!(claimed(home(7, US, HomeState::Claimed(true)), later), accepted);
@@ -162,7 +168,7 @@ fn of_two_claims_at_once_the_later_one_counts() {
 
 #[test]
 fn only_who_has_the_home_gives_it_and_says_again_that_it_did() {
-    let give = (US, HomeAsk::Give(9, HomeScope::Writes));
+    let give = (US, HomeRequest::Give(9, HomeScope::Writes));
     let given = Home { scope: HomeScope::Writes, ..home(10, US, HomeState::Given) };
     assert_eq!(reply(Some(&home(3, EU, HomeState::Here)), give), Reply::Give(given));
     assert_eq!(reply(Some(&given), give), Reply::Yours(given));
@@ -175,7 +181,7 @@ fn only_who_has_the_home_gives_it_and_says_again_that_it_did() {
     ] {
         assert_eq!(reply(other.as_ref(), give), Reply::Say(HomeAnswer::Knows(other)));
     }
-    let anothers = HomeAsk::Claim(HomeTerm { count: 9, of: JP }, SCOPE);
+    let anothers = HomeRequest::Claim(HomeTerm { count: 9, of: JP }, SCOPE);
     assert_eq!(reply(None, (US, anothers)), Reply::Say(HomeAnswer::Knows(None)));
 }
 

@@ -51,7 +51,7 @@ fn version(at: Stamp) -> ObjectEntry {
 }
 
 /// Answers as a region's driver does: walks over its versions, then over its tombstones.
-fn answer(rows: &Rows, ask: &KeysAsk) -> KeysAnswer {
+fn answer(rows: &Rows, ask: &KeysRequest) -> KeysAnswer {
     let mut answering = Answering::new(ask, RegionId(1));
     for is_put in [true, false] {
         let of_table = |row: &Row| if is_put { row.version } else { row.tombstone };
@@ -68,9 +68,9 @@ fn answer(rows: &Rows, ask: &KeysAsk) -> KeysAnswer {
                 answering.tombstone(key.clone(), &tombstone)
             };
             match onward {
-                Onward::Next => from = behind(key.as_bytes()),
-                Onward::Past(place) => from = place,
-                Onward::Stop => break,
+                ScanStep::Next => from = behind(key.as_bytes()),
+                ScanStep::Past(place) => from = place,
+                ScanStep::Stop => break,
             }
         }
     }
@@ -80,7 +80,7 @@ fn answer(rows: &Rows, ask: &KeysAsk) -> KeysAnswer {
 }
 
 /// Asks for a page; also returns how many questions that took.
-fn page(regions: &[Rows], ask: &PageAsk) -> (ListedPage, usize) {
+fn page(regions: &[Rows], ask: &PageRequest) -> (ListedPage, usize) {
     let number = |index: usize| RegionId(index as u16 + 1);
     let mut merging = Merging::new(ask.clone(), (0..regions.len()).map(number));
     let mut asked = 0;
@@ -170,7 +170,7 @@ proptest! {
         let selection = Selection { prefix: prefix.to_owned(), delimiter };
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let ask = PageAsk { selection: selection.clone(), after, items_max };
+            let ask = PageRequest { selection: selection.clone(), after, items_max };
             let (page, _) = page(&regions, &ask);
             prop_assert!(page.items.len() <= items_max as usize);
             found.extend(page.items.iter().map(shown));
@@ -183,7 +183,7 @@ proptest! {
         let all = whole(&regions, &selection);
         prop_assert_eq!(&found, &all);
         // From any place, a page has what is behind it.
-        let ask = PageAsk { selection: selection.clone(), after: Some(elsewhere.clone()), items_max: 100 };
+        let ask = PageRequest { selection: selection.clone(), after: Some(elsewhere.clone()), items_max: 100 };
         let (page, _) = page(&regions, &ask);
         prop_assert!(page.answers(&ask), "{:?}", page);
         let is_behind = |(name, at): &&(String, Option<Stamp>)| match at {
@@ -207,9 +207,9 @@ fn rows(keys: impl Iterator<Item = (String, u64, bool)>, region: u16) -> Rows {
     rows
 }
 
-fn ask(delimiter: Option<&str>, items_max: u32) -> PageAsk {
+fn ask(delimiter: Option<&str>, items_max: u32) -> PageRequest {
     let selection = Selection { prefix: String::new(), delimiter: delimiter.map(str::to_owned) };
-    PageAsk { selection, after: None, items_max }
+    PageRequest { selection, after: None, items_max }
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn what_was_told_behind_a_group_is_not_asked_for_again() {
 fn a_page_behind_a_group_takes_one_question() {
     let keys = (0..3000).map(|at| (format!("{at:04}/x"), 5, true));
     let regions = [rows(keys, 1)];
-    let ask = PageAsk { after: Some("0999/".to_owned()), ..ask(Some("/"), 1000) };
+    let ask = PageRequest { after: Some("0999/".to_owned()), ..ask(Some("/"), 1000) };
     let (second, asked) = page(&regions, &ask);
     assert_eq!((second.items.len(), second.is_truncated, asked), (1000, true, 1));
     assert_eq!(second.items[0], Item::Group("1000/".to_owned()));
@@ -282,14 +282,14 @@ fn a_page_that_is_cut_goes_on_from_its_last_item() {
     let mut merging = Merging::new(ask(None, 30), [RegionId(1), RegionId(2)].into_iter());
     for (region, ask) in merging.step() {
         // As if it had no time for more.
-        let ask = KeysAsk { keys_max: 10, ..ask };
+        let ask = KeysRequest { keys_max: 10, ..ask };
         merging.take(region, &ask, answer(&regions[usize::from(region.0) - 1], &ask));
     }
     assert!(!merging.step().is_empty(), "more is asked for");
     let cut = merging.cut().unwrap();
     assert!(cut.is_truncated && cut.items.len() == 10);
     let after = cut.items.last().map(|item| item.name().to_owned());
-    let (rest, _) = page(&regions, &PageAsk { after, ..ask(None, 1000) });
+    let (rest, _) = page(&regions, &PageRequest { after, ..ask(None, 1000) });
     let names: Vec<_> = cut.items.iter().chain(&rest.items).map(|item| shown(item).0).collect();
     let whole = whole(&regions, &ask(None, 1).selection).into_iter().map(|(name, _)| name);
     assert_eq!(names, whole.collect::<Vec<_>>());
@@ -299,7 +299,7 @@ fn a_page_that_is_cut_goes_on_from_its_last_item() {
 
 #[test]
 fn answers_that_are_none_are_known() {
-    let ask = KeysAsk {
+    let ask = KeysRequest {
         selection: Selection { prefix: "a".into(), delimiter: Some("/".into()) },
         from: b"a/5".to_vec(),
         keys_max: 2,
@@ -340,16 +340,16 @@ fn answers_that_are_none_are_known() {
     assert!(!of_nobody.answers(&ask));
     assert!(!is_right(&[], Some(&"b".repeat(KEY_BYTES_MAX + 2))), "longer than a key");
     let longest = "k".repeat(KEY_BYTES_MAX);
-    let sound = KeysAsk { from: longest.clone().into(), ..ask.clone() };
+    let sound = KeysRequest { from: longest.clone().into(), ..ask.clone() };
     assert!(ask.is_sound() && sound.is_sound());
     let longer = || [&longest[..], "kk"].concat();
-    assert!(!KeysAsk { from: longer().into(), ..ask.clone() }.is_sound());
-    assert!(!KeysAsk { keys_max: 0, ..ask.clone() }.is_sound());
-    assert!(!KeysAsk { keys_max: 1002, ..ask.clone() }.is_sound());
+    assert!(!KeysRequest { from: longer().into(), ..ask.clone() }.is_sound());
+    assert!(!KeysRequest { keys_max: 0, ..ask.clone() }.is_sound());
+    assert!(!KeysRequest { keys_max: 1002, ..ask.clone() }.is_sound());
     let prefixed = Selection { prefix: longer(), delimiter: None };
-    assert!(!KeysAsk { selection: prefixed, ..ask.clone() }.is_sound());
+    assert!(!KeysRequest { selection: prefixed, ..ask.clone() }.is_sound());
     let empty = Selection { prefix: String::new(), delimiter: Some(String::new()) };
-    assert!(!KeysAsk { selection: empty, ..ask }.is_sound());
+    assert!(!KeysRequest { selection: empty, ..ask }.is_sound());
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn lists_begin_behind_keys_of_any_length() {
     let regions =
         [rows([("k".repeat(KEY_BYTES_MAX), 1, true), ("l".to_owned(), 1, true)].into_iter(), 1)];
     let listed = |after: String| {
-        let ask = PageAsk { after: Some(after), ..ask(None, 10) };
+        let ask = PageRequest { after: Some(after), ..ask(None, 10) };
         page(&regions, &ask).0.items.len()
     };
     assert_eq!(listed("k".repeat(KEY_BYTES_MAX - 1)), 2);

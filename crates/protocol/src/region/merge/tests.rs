@@ -37,11 +37,11 @@ fn object(at: Stamp, amended: Amendments, pieces: &[Stamp]) -> Object {
 }
 
 fn purge(at: Stamp) -> Entry {
-    Entry { at, origin: origin(at), what: What::Purged }
+    Entry { at, origin: origin(at), what: EntryKind::Purged }
 }
 
 fn put(at: Stamp, amended: Amendments, pieces: &[Stamp]) -> Entry {
-    let what = What::Object(Box::new(object(at, amended, pieces)));
+    let what = EntryKind::Object(Box::new(object(at, amended, pieces)));
     Entry { at, origin: origin(at), what }
 }
 
@@ -76,7 +76,7 @@ fn of_a_register() -> impl Strategy<Value = Entry> {
     let at = (5u64..8, 1u16..4).prop_map(|(clock, region)| stamp(clock, region));
     at.prop_flat_map(|at| match (at.clock.0 + u64::from(at.region.0)) % 4 {
         0 => Just(purge(at)).boxed(),
-        1 => Just(Entry { at, origin: origin(at), what: What::Marker }).boxed(),
+        1 => Just(Entry { at, origin: origin(at), what: EntryKind::Marker }).boxed(),
         _ => put_at(at).boxed(),
     })
 }
@@ -131,7 +131,7 @@ proptest! {
             prop_assert_eq!(whole.is_purged(), all.iter().any(Entry::is_purged));
         }
         for entry in all.iter().filter(|entry| entry.at == whole.at) {
-            if let (What::Object(of_all), What::Object(one)) = (&whole.what, &entry.what) {
+            if let (EntryKind::Object(of_all), EntryKind::Object(one)) = (&whole.what, &entry.what) {
                 let of_all = of_all.amended.compliance_until_ms;
                 prop_assert!(of_all >= one.amended.compliance_until_ms);
             }
@@ -145,14 +145,14 @@ proptest! {
         let here = (!here.is_empty()).then(|| join_all(slot, here.iter()));
         let held = holding(here.as_ref(), &id(slot, told), false);
         let Some(here) = here else {
-            prop_assert_eq!(held, Holding::Nothing);
+            prop_assert_eq!(held, LocalPart::Nothing);
             return Ok(());
         };
         let joined = join(Planted::default(), slot, &here, told).unwrap();
         match held {
-            Holding::All => prop_assert_eq!(&joined, &here),
-            Holding::Bytes => prop_assert!(joined.at == here.at || told.bytes() == 0),
-            Holding::Nothing => prop_assert_eq!(&joined, told),
+            LocalPart::All => prop_assert_eq!(&joined, &here),
+            LocalPart::Bytes => prop_assert!(joined.at == here.at || told.bytes() == 0),
+            LocalPart::Nothing => prop_assert_eq!(&joined, told),
         }
     }
 }
@@ -160,15 +160,15 @@ proptest! {
 #[test]
 fn what_an_origin_that_was_passed_told_is_not_taken_again() {
     let told = id(Slot::Null, &put(stamp(5, 1), Amendments::default(), &[]));
-    assert_eq!(holding(None, &told, true), Holding::All);
-    assert_eq!(holding(None, &told, false), Holding::Nothing);
+    assert_eq!(holding(None, &told, true), LocalPart::All);
+    assert_eq!(holding(None, &told, false), LocalPart::Nothing);
 }
 
 #[test]
 fn pieces_stand_in_the_order_of_their_stamps() {
     let (first, second) = (stamp(11, 3), stamp(12, 1));
     let entry = put(stamp(9, 2), Amendments::default(), &[second, first]);
-    let What::Object(object) = &entry.what else { unreachable!() };
+    let EntryKind::Object(object) = &entry.what else { unreachable!() };
     let shown = object.shown();
     let etag = |clock: u8| ETag::Md5([clock; 16]);
     assert_eq!(shown.etag, etag(9).followed_by(&etag(11)).followed_by(&etag(12)));
@@ -179,7 +179,7 @@ fn pieces_stand_in_the_order_of_their_stamps() {
 fn two_contents_of_one_stamp_are_not_joined() {
     let one = put(stamp(9, 2), Amendments::default(), &[]);
     let mut other = one.clone();
-    let What::Object(object) = &mut other.what else { unreachable!() };
+    let EntryKind::Object(object) = &mut other.what else { unreachable!() };
     object.metax.size += 1;
     for slot in [Slot::Null, Slot::Version(stamp(9, 2))] {
         let joined = join(Planted::default(), slot, &one, &other);
@@ -189,7 +189,7 @@ fn two_contents_of_one_stamp_are_not_joined() {
 
 #[test]
 fn the_current_version_is_the_newest_that_is_there_whatever_its_slot() {
-    let marker = |at| Entry { at, origin: origin(at), what: What::Marker };
+    let marker = |at| Entry { at, origin: origin(at), what: EntryKind::Marker };
     let (old, null) = (
         put(stamp(3, 1), Amendments::default(), &[]),
         put(stamp(4, 2), Amendments::default(), &[]),

@@ -7,7 +7,7 @@ use larder_types::{OpSeq, PgId, RegionId};
 use super::super::journal::{Batch, Token, Void};
 use super::requests::{Query, Request};
 use super::wants::{Claim, Position};
-use super::{Alarm, Effect, Holdings, Pull, Skipped, Source, Stream};
+use super::{Alarm, Effect, LocalEntries, Pull, Skipped, Source, Stream};
 use crate::limits::{
     REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_FETCH_BYTES_MAX,
     REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS,
@@ -17,7 +17,7 @@ use crate::limits::{
 type Told = Vec<(PgId, Result<Batch, Void>)>;
 
 impl Pull {
-    pub(super) fn expire(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
+    pub(super) fn expire(&mut self, now_ms: u64, here: &dyn LocalEntries, out: &mut Vec<Effect>) {
         let late = self.requests.iter().filter(|(_, it)| it.until_ms <= now_ms);
         let late: Vec<u64> = late.map(|(request, _)| *request).collect();
         for request in late {
@@ -40,7 +40,7 @@ impl Pull {
         now_ms: u64,
         request: u64,
         (pgs, unnamed): (Told, &BTreeMap<PgId, Skipped>),
-        here: &dyn Holdings,
+        here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
         let Some((region, mut asked)) = self.answered(request, |what| match what {

@@ -8,7 +8,7 @@ use super::super::compare::{Listed, Range, Summed};
 use super::super::journal::Token;
 use super::requests::{Query, Request};
 use super::wants::Claim;
-use super::{Alarm, Course, Effect, Holdings, Pull, Source, Stream};
+use super::{Alarm, Effect, JournalState, LocalEntries, Pull, Source, Stream};
 
 /// A comparison of all keys of a region. A range that is asked for stays first in line until it is answered.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Pull {
         now_ms: u64,
         request: u64,
         summed: Summed,
-        here: &dyn Holdings,
+        here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
         let is_walk = |what: &mut Query| matches!(what, Query::Walk).then_some(());
@@ -105,7 +105,7 @@ impl Pull {
         now_ms: u64,
         request: u64,
         (listed, groups): (Listed, Vec<PgId>),
-        here: &dyn Holdings,
+        here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
         let is_list = |what: &mut Query| matches!(what, Query::List).then_some(());
@@ -144,10 +144,10 @@ impl Pull {
         let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
         for (source, stream) in streams.take_while(|(source, _)| source.region == region) {
             if over.covers.contains(&source.pg) {
-                let Course::Void(resume) = stream.course else {
+                let JournalState::Void(resume) = stream.course else {
                     unreachable!("a journal is void until its comparison is over")
                 };
-                (stream.course, stream.told) = (Course::Compared, resume);
+                (stream.course, stream.told) = (JournalState::Compared, resume);
             }
             // All keys were walked over, so it listed what earlier ones had passed over.
             stream.is_incomplete &= over.missed.contains(&source.pg);

@@ -8,7 +8,7 @@ use super::super::entry::Name;
 use super::wants::{Claim, Want};
 use super::{Pull, Source, Stream};
 use crate::limits::REGION_SILENT_MS;
-use crate::now::Now;
+use crate::now::EventTime;
 
 /// The lag behind one region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,7 +68,7 @@ impl Pull {
 
     /// For each region a PG of it that has not answered for [`REGION_SILENT_MS`], if there is one: its lag is not known.
     #[must_use]
-    pub fn silent(&self, now: Now) -> BTreeMap<RegionId, PgId> {
+    pub fn silent(&self, now: EventTime) -> BTreeMap<RegionId, PgId> {
         let is_silent = |(source, stream): &(&Source, &Stream)| {
             let since_ms = now.steady_ms.saturating_sub(stream.heard_ms);
             self.peers.contains_key(&source.region) && since_ms > REGION_SILENT_MS

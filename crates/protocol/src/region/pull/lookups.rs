@@ -8,9 +8,9 @@ use super::super::compare::Range;
 use super::super::entry::Name;
 use super::requests::Query;
 use super::{Event, Fetched, Pull};
-use crate::now::Now;
+use crate::now::EventTime;
 
-/// The entries and sums that a step may ask [`Holdings`](super::Holdings) for.
+/// The entries and sums that a step may ask [`LocalEntries`](super::LocalEntries) for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lookups {
     /// Entries.
@@ -23,7 +23,7 @@ impl Pull {
     /// The entries and sums that [`Pull::step`] may read if it takes this event next, at this time.
     /// Reading them before the step is as good as during it: entries that are here stay, or something that wins over them does.
     #[must_use]
-    pub fn lookups(&self, now: Now, event: &Event) -> Lookups {
+    pub fn lookups(&self, now: EventTime, event: &Event) -> Lookups {
         let mut lookups = Lookups::default();
         match event {
             Event::Tick => {

@@ -24,12 +24,12 @@ pub(super) enum Query {
     Walk,
     /// The ids of the first run that differs.
     List,
-    Fetch(Vec<Asked>),
+    Fetch(Vec<RequestedEntry>),
 }
 
 /// An entry that a region is asked for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedEntry {
     pub(super) name: Name,
     /// The number of claims that it had.
     pub(super) claims: usize,
@@ -78,7 +78,12 @@ impl Pull {
     }
 
     /// Charges a region for what came of a fetch, in place of what it told.
-    pub(super) fn settle_budget(&mut self, region: RegionId, asked: &[Asked], came_bytes: u64) {
+    pub(super) fn settle_budget(
+        &mut self,
+        region: RegionId,
+        asked: &[RequestedEntry],
+        came_bytes: u64,
+    ) {
         let taken = asked.iter().map(|it| it.bytes).fold(0, u64::saturating_add);
         let peer = self.peers.get_mut(&region).expect("who is asked is known");
         peer.budget.settle(taken, came_bytes);

@@ -27,7 +27,7 @@ pub(super) struct Stream {
     pub(super) listed: usize,
     /// Comparisons passed over some of its entries: the token waits for another one.
     pub(super) is_incomplete: bool,
-    pub(super) course: Course,
+    pub(super) course: JournalState,
     pub(super) asked_ms: u64,
     /// Its region has answered since the start.
     pub(super) is_heard: bool,
@@ -37,7 +37,7 @@ pub(super) struct Stream {
 
 /// The course of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Course {
+pub(super) enum JournalState {
     /// It is followed from the last id that it told.
     Followed,
     /// Its token is void: it is followed from this one, once all keys are compared.
@@ -68,7 +68,7 @@ impl Stream {
             skipped: None,
             listed: 0,
             is_incomplete: false,
-            course: Course::Followed,
+            course: JournalState::Followed,
             asked_ms: 0,
             is_heard: false,
             heard_ms: now_ms,
@@ -76,13 +76,13 @@ impl Stream {
     }
 
     pub(super) fn is_void(&self) -> bool {
-        matches!(self.course, Course::Void(_))
+        matches!(self.course, JournalState::Void(_))
     }
 
     /// Marks the token as void. The comparison finds what was passed over, and what was told and is not here.
     pub(super) fn become_void(&mut self, resume: Token) {
         assert!(!self.is_void(), "a journal that is void is not asked for ids");
-        (self.course, self.left) = (Course::Void(resume), (0, 0));
+        (self.course, self.left) = (JournalState::Void(resume), (0, 0));
         (self.skipped, self.era) = (None, self.era + 1);
         self.open.clear();
     }
@@ -96,15 +96,15 @@ impl Stream {
     /// Moves the token as far as claims are settled.
     pub(super) fn move_token(&mut self, source: Source, out: &mut Vec<Effect>) {
         let through = self.through();
-        if self.course == Course::Followed && through > self.settled.through {
+        if self.course == JournalState::Followed && through > self.settled.through {
             self.save(source, through, out);
         }
     }
 
     /// Follows a journal again that was compared, once all that was listed of it is settled.
     pub(super) fn move_compared_token(&mut self, source: Source, out: &mut Vec<Effect>) {
-        if self.course == Course::Compared && self.listed == 0 && !self.is_incomplete {
-            self.course = Course::Followed;
+        if self.course == JournalState::Compared && self.listed == 0 && !self.is_incomplete {
+            self.course = JournalState::Followed;
             // Where a journal has lost what it told, the token goes back.
             self.save(source, self.through(), out);
         }

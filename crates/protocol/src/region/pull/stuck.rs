@@ -9,7 +9,7 @@
 use larder_types::{PgId, RegionId};
 
 use super::wants::Claim;
-use super::{Course, Pull, Source};
+use super::{JournalState, Pull, Source};
 use crate::limits::{REGION_BACK_MS_MAX, REGION_HELD_MS, REGION_POLL_MS, REGION_STUCK_MAX};
 
 impl Pull {
@@ -48,7 +48,7 @@ impl Pull {
                 assert!(stream.listed > 0, "each claim of a comparison is counted");
                 stream.listed -= 1;
                 // A journal that is followed tells it itself.
-                if stream.course != Course::Followed {
+                if stream.course != JournalState::Followed {
                     stream.is_incomplete = true;
                     let peer = self.peers.get_mut(&source.region).expect("it is known");
                     peer.comparison.iter_mut().for_each(|it| it.has_missed(source.pg));

@@ -2,8 +2,8 @@
 
 use larder_types::{Amendments, BucketId, ETag, Metax, ObjectKey, OpId, OpSeq, Stamp, View};
 
-use super::super::entry::{Base, Id, Object, Slot, What};
-use super::super::journal::Why;
+use super::super::entry::{Base, EntryKind, Id, Object, Slot};
+use super::super::journal::VoidReason;
 use super::*;
 use crate::limits::{
     CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX,
@@ -16,7 +16,7 @@ use crate::limits::{
 #[derive(Default)]
 struct Here(BTreeMap<Name, Entry>, bool);
 
-impl Holdings for Here {
+impl LocalEntries for Here {
     fn entry(&self, name: &Name) -> Lookup {
         if self.1 { Lookup::Unknown } else { Lookup::Found(self.0.get(name).cloned()) }
     }
@@ -31,7 +31,7 @@ impl Holdings for Here {
 struct Site {
     pull: Pull,
     here: Here,
-    now: Now,
+    now: EventTime,
     out: Vec<Effect>,
 }
 
@@ -57,7 +57,7 @@ impl Site {
             planted: Planted::default(),
         };
         let tokens = sources.iter().map(|(region, pg)| (source(*region, *pg), Token::default()));
-        let now = Now { steady_ms: UPTIME_MS, wall_ms: START_MS };
+        let now = EventTime { steady_ms: UPTIME_MS, wall_ms: START_MS };
         let pull = Pull::new(now, config, tokens.collect());
         let mut site = Self { pull, here: Here::default(), now, out: Vec::new() };
         site.step(Event::Tick);
@@ -69,7 +69,7 @@ impl Site {
     }
 
     fn pass(&mut self, ms: u64) {
-        self.now = Now { steady_ms: self.now.steady_ms + ms, wall_ms: self.now.wall_ms + ms };
+        self.now = EventTime { steady_ms: self.now.steady_ms + ms, wall_ms: self.now.wall_ms + ms };
         self.step(Event::Tick);
     }
 
@@ -163,7 +163,7 @@ fn marker(region: u16, pg: u32, op: u64, ms: u64) -> Entry {
     let at = Stamp { clock: HybridClock::at_ms(ms), region: RegionId(region) };
     let op = OpId { view: View(1), seq: OpSeq(op) };
     let origin = Origin { region: RegionId(region), pg: PgId(pg), op };
-    Entry { at, origin, what: What::Marker }
+    Entry { at, origin, what: EntryKind::Marker }
 }
 
 fn name(entry: &Entry) -> Name {
@@ -288,7 +288,11 @@ fn object(region: u16, op: u64, ms: u64, size: u64) -> Entry {
     let Entry { at, origin, .. } = marker(region, 0, op, ms);
     let metax = Metax { region: at.region, ..Metax::new(size, at.clock, ETag::Md5([1; 16])) };
     let (parts, pieces, amended) = (Vec::new(), BTreeMap::new(), Amendments::default());
-    Entry { at, origin, what: What::Object(Box::new(Object { metax, parts, pieces, amended })) }
+    Entry {
+        at,
+        origin,
+        what: EntryKind::Object(Box::new(Object { metax, parts, pieces, amended })),
+    }
 }
 
 /// A site that has the first 300 bytes of a version of 400, and regions that tell of it. Gives its name, and the base.

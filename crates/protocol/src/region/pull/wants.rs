@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_types::{HybridClock, OpSeq, PgId, RegionId};
 
 use super::super::entry::{Entry, Id, Name, Need};
-use super::super::merge::{Contradiction, Holding, holding};
+use super::super::merge::{Contradiction, LocalPart, holding};
 use super::queue::{Place, Queue, Size};
-use super::requests::{Asked, Query};
-use super::{Alarm, Effect, Fetched, Holdings, Lookup, Pull, Source};
+use super::requests::{Query, RequestedEntry};
+use super::{Alarm, Effect, Fetched, LocalEntries, Lookup, Pull, Source};
 use crate::limits::{
     REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX,
     REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
@@ -71,7 +71,7 @@ enum State {
     /// In the queues of all regions that claim it, at this clock.
     Waiting(HybridClock),
     /// A request for it is under way.
-    Asked,
+    RequestedEntry,
     /// This region's entry is being joined; the first `claims` were there when it was asked.
     Merging { region: RegionId, claims: usize },
 }
@@ -81,7 +81,7 @@ enum State {
 pub(super) struct Chosen {
     /// The entries.
     pub(super) names: Vec<(Name, Need)>,
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<RequestedEntry>,
     pub(super) bytes: u64,
 }
 
@@ -124,7 +124,7 @@ impl Want {
     pub(super) fn waits_since(&self) -> Option<HybridClock> {
         match self.state {
             State::Waiting(clock) => Some(clock),
-            State::Asked | State::Merging { .. } => None,
+            State::RequestedEntry | State::Merging { .. } => None,
         }
     }
 
@@ -145,7 +145,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         mut claim: Claim,
-        here: &dyn Holdings,
+        here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
         if let Some(alarm) = self.refusal(&claim) {
@@ -162,12 +162,12 @@ impl Pull {
                 claim.unknown += 1;
                 return self.held.push((now_ms + REGION_UNKNOWN_MS, claim));
             }
-            Lookup::Unknown => (Holding::Nothing, None),
+            Lookup::Unknown => (LocalPart::Nothing, None),
         };
         let need = match holds {
-            Holding::All => return self.settle(&claim, out),
-            Holding::Bytes => Need::Fields,
-            Holding::Nothing => Need::Bytes(base),
+            LocalPart::All => return self.settle(&claim, out),
+            LocalPart::Bytes => Need::Fields,
+            LocalPart::Nothing => Need::Bytes(base),
         };
         if claim.lacks_base
             && matches!(need, Need::Bytes(Some(_)))
@@ -239,33 +239,37 @@ impl Pull {
     }
 
     /// Chooses an entry of many bytes of which a part is to be fetched, unless older ones are to be fetched first.
-    pub(super) fn choose_large(&mut self, region: RegionId, part_bytes: u64) -> Option<Asked> {
+    pub(super) fn choose_large(
+        &mut self,
+        region: RegionId,
+        part_bytes: u64,
+    ) -> Option<RequestedEntry> {
         let place = self.queue_of(region).pop_large()?;
         let asked = self.begin_fetch(region, &place, part_bytes);
-        Some(Asked { is_large: true, ..asked })
+        Some(RequestedEntry { is_large: true, ..asked })
     }
 
     /// Has a want wait for a request's answer: nobody else is asked for it. If all of its bytes are wanted, at most so many are asked
     /// for.
-    fn begin_fetch(&mut self, region: RegionId, place: &Place, bytes_max: u64) -> Asked {
+    fn begin_fetch(&mut self, region: RegionId, place: &Place, bytes_max: u64) -> RequestedEntry {
         let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
         assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
         let (need, bytes) = (want.need_from(region), want.bytes_from(region));
         let is_part = need == Need::Bytes(None) && bytes_max < u64::MAX;
-        want.state = State::Asked;
+        want.state = State::RequestedEntry;
         let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
         let (name, claims) = (place.1.clone(), want.claims.len());
         for other in others {
             self.queue_of(other).remove(place);
         }
         self.busy += 1;
-        Asked { name, claims, bytes: bytes.min(bytes_max), need, is_large: false, is_part }
+        RequestedEntry { name, claims, bytes: bytes.min(bytes_max), need, is_large: false, is_part }
     }
 
     /// Puts a want back into queues, as nothing is under way for it any more.
     pub(super) fn requeue(&mut self, name: &Name) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
-        assert_eq!(want.state, State::Asked, "one request is under way for a want");
+        assert_eq!(want.state, State::RequestedEntry, "one request is under way for a want");
         let clock = want.claims[0].id.at.clock;
         want.state = State::Waiting(clock);
         want.size = want.size(self.part_bytes);
@@ -289,7 +293,7 @@ impl Pull {
         now_ms: u64,
         request: u64,
         Fetched { entries, untaken, withheld, baseless, changed, came_bytes }: Fetched,
-        here: &dyn Holdings,
+        here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
         let Some((region, asked)) = self.answered(request, |what| match what {
@@ -310,7 +314,7 @@ impl Pull {
         }
         let [untaken, withheld, baseless, changed] =
             lists.map(|names| names.iter().collect::<BTreeSet<&Name>>());
-        for Asked { name, claims, need, .. } in asked {
+        for RequestedEntry { name, claims, need, .. } in asked {
             let is_baseless = baseless.contains(&name);
             let has_base = matches!(need, Need::Bytes(Some(_)));
             match told.remove(&name) {
@@ -343,7 +347,7 @@ impl Pull {
             return self.hold(now_ms, &name);
         }
         let want = self.wants.get_mut(&name).expect("what was asked for is wanted");
-        assert_eq!(want.state, State::Asked, "an entry is joined once");
+        assert_eq!(want.state, State::RequestedEntry, "an entry is joined once");
         want.state = State::Merging { region, claims };
         if self.planted.moves_tokens_early() {
             let early: Vec<_> = want.claims.drain(..claims).collect();
@@ -357,7 +361,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         names: &[Name],
-        here: &dyn Holdings,
+        here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
         for name in names {
@@ -371,7 +375,7 @@ impl Pull {
     fn merging(&self, name: &Name) -> Option<(RegionId, usize)> {
         match self.wants.get(name)?.state {
             State::Merging { region, claims } => Some((region, claims)),
-            State::Waiting(_) | State::Asked => None,
+            State::Waiting(_) | State::RequestedEntry => None,
         }
     }
 
@@ -398,7 +402,7 @@ impl Pull {
         now_ms: u64,
         name: &Name,
         (region, claims): (RegionId, usize),
-        here: &dyn Holdings,
+        here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
         let Some(want) = self.end(name) else { return };
@@ -413,7 +417,13 @@ impl Pull {
 
     /// Looks at all claims of a want again, as another version is here than they were asked for by. One for which that happens again
     /// and again is held for a while.
-    fn look_again(&mut self, now_ms: u64, name: &Name, here: &dyn Holdings, out: &mut Vec<Effect>) {
+    fn look_again(
+        &mut self,
+        now_ms: u64,
+        name: &Name,
+        here: &dyn LocalEntries,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(want) = self.end(name) else { return };
         for mut claim in want.claims {
             claim.changed += 1;
@@ -457,7 +467,12 @@ impl Pull {
     }
 
     /// Looks again at claims that were held long enough.
-    pub(super) fn retry_held(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
+    pub(super) fn retry_held(
+        &mut self,
+        now_ms: u64,
+        here: &dyn LocalEntries,
+        out: &mut Vec<Effect>,
+    ) {
         let due = |(until_ms, _): &mut (u64, Claim)| *until_ms <= now_ms;
         let due: Vec<_> = self.held.extract_if(.., due).collect();
         for (_, claim) in due {

@@ -2,7 +2,7 @@
 
 use larder_types::DiskId;
 
-use super::seen::{PARTS, Seen};
+use super::holder_state::{HolderState, PARTS};
 use super::{Balance, Policy};
 use crate::limits::CHOICES_MAX;
 use crate::scheduler::meter::SizeClass;
@@ -47,7 +47,7 @@ impl Recent {
 
 /// The best of some of the holders, as bits by their places, and the least score of those with reports.
 fn best_of(
-    seen: &[Seen],
+    seen: &[HolderState],
     scores: &[u128; CHOICES_MAX],
     is_meant: impl Fn(usize) -> bool,
 ) -> (u16, u128) {
@@ -96,7 +96,7 @@ impl Balance {
     /// The time after which the holder would finish. There are two estimates of its queue: the report, which has all
     /// askers' requests but is old, and this asker's own requests, a sample but a present one. Where the sample says more,
     /// the mean of both errs less than either.
-    fn finish_us(&self, now_us: u64, disk: DiskId, seen: &Seen, least_us: u64) -> u128 {
+    fn finish_us(&self, now_us: u64, disk: DiskId, seen: &HolderState, least_us: u64) -> u128 {
         let sampled = seen.owed.saturating_mul(u64::from(self.askers));
         let queue = seen.queue.max(u64::midpoint(seen.queue, sampled)) / PARTS;
         let wait_us = queue.saturating_mul(seen.each_us) / seen.lanes.max(1);
@@ -120,7 +120,7 @@ impl Balance {
     }
 
     /// All terms in microseconds times [`PARTS`] cubed, and shifted above 0.
-    fn c3(&self, disk: DiskId, seen: &Seen) -> u128 {
+    fn c3(&self, disk: DiskId, seen: &HolderState) -> u128 {
         let Some(known) = self.known.get(&disk) else { return 0 };
         let own = u64::from(known.owes()).saturating_mul(u64::from(self.askers));
         let queue = u128::from(PARTS * (1 + own) + known.queue_average);
@@ -133,7 +133,7 @@ impl Balance {
     }
 
     /// Cold holders by latency, all of them before hot ones by queue.
-    fn prequal(&self, disk: DiskId, seen: &Seen) -> u128 {
+    fn prequal(&self, disk: DiskId, seen: &HolderState) -> u128 {
         let queue = seen.queue / PARTS;
         if queue > self.queues.threshold() {
             return 1 << 64 | u128::from(queue);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::scheduler::dice::Dice;
+use crate::scheduler::counter_rng::CounterRng;
 
 const BYTES: u64 = 4096;
 const HOLDERS: [DiskId; 3] = [DiskId(1), DiskId(2), DiskId(3)];
@@ -204,11 +204,11 @@ fn the_report_of_a_long_queue_fades() {
 fn no_disk_starves_on_account_of_an_old_report() {
     for policy in HEARING {
         let mut balance = heard(policy, [report(10_000, 100_000), report(0, 100), report(0, 100)]);
-        let mut dice = Dice(7, 0);
+        let mut rng = CounterRng(7, 0);
         let (mut now_us, mut asked) = (0, None);
         while asked.is_none() && now_us < 2 * STALE_US_MAX {
             now_us += 100_000;
-            let disk = balance.choose(now_us, &HOLDERS, BYTES, dice.next()).unwrap();
+            let disk = balance.choose(now_us, &HOLDERS, BYTES, rng.next()).unwrap();
             balance.sent(now_us, disk, BYTES);
             if disk == DiskId(1) {
                 asked = Some(now_us);
@@ -288,19 +288,19 @@ fn any_report_leaves_a_choice() {
     let worst = Report { waiting: [load; 4], service_us: [u32::MAX; 4], lanes: 0 };
     for policy in Policy::ALL {
         let mut balance = Balance::new(policy, u32::MAX);
-        let mut dice = Dice(3, 0);
+        let mut rng = CounterRng(3, 0);
         for round in 0..2000_u64 {
-            let disk = HOLDERS[dice.below(3) as usize];
-            let report = if dice.below(2) == 0 { worst } else { Report::default() };
-            match dice.below(5) {
-                0 => balance.sent(round * 1000, disk, dice.next()),
-                1 => balance.answered(round * 1000, disk, dice.next(), dice.next(), report),
-                2 => balance.answered(round * 1000, disk, dice.next(), dice.next(), None),
-                3 => balance.gave_up(disk, dice.next()),
-                _ => balance.heard(dice.next(), disk, report),
+            let disk = HOLDERS[rng.below(3) as usize];
+            let report = if rng.below(2) == 0 { worst } else { Report::default() };
+            match rng.below(5) {
+                0 => balance.sent(round * 1000, disk, rng.next()),
+                1 => balance.answered(round * 1000, disk, rng.next(), rng.next(), report),
+                2 => balance.answered(round * 1000, disk, rng.next(), rng.next(), None),
+                3 => balance.gave_up(disk, rng.next()),
+                _ => balance.heard(rng.next(), disk, report),
             }
-            let among = (&HOLDERS[..], dice.next() as u16);
-            let chosen = balance.choose_near(round * 1000, among, dice.next(), dice.next());
+            let among = (&HOLDERS[..], rng.next() as u16);
+            let chosen = balance.choose_near(round * 1000, among, rng.next(), rng.next());
             assert!(chosen.is_some_and(|disk| HOLDERS.contains(&disk)));
         }
     }

@@ -13,7 +13,7 @@ fn arrive(disk: &mut Disk, urgency: Urgency) -> (u64, Arrival<u64>) {
 }
 
 /// A read that begins at once.
-fn begins(disk: &mut Disk, urgency: Urgency) -> Begun {
+fn begins(disk: &mut Disk, urgency: Urgency) -> ActiveRead {
     match arrive(disk, urgency).1 {
         Arrival::Begins(begun, _) => begun,
         other => panic!("{other:?}"),
@@ -21,7 +21,7 @@ fn begins(disk: &mut Disk, urgency: Urgency) -> Begun {
 }
 
 /// A disk with as many clients' reads at the device as there may be.
-fn busy() -> (Disk, Vec<Begun>) {
+fn busy() -> (Disk, Vec<ActiveRead>) {
     let mut disk = Disk::default();
     let begun = (0..READS_AT_DEVICE).map(|_| begins(&mut disk, Urgency::Client)).collect();
     (disk, begun)
@@ -34,19 +34,19 @@ fn waits(disk: &mut Disk, urgency: Urgency) -> u64 {
 }
 
 /// One that is at the device is served within 100 µs; the read that begins in its place.
-fn next(disk: &mut Disk, begun: &mut Vec<Begun>) -> Option<u64> {
+fn next(disk: &mut Disk, begun: &mut Vec<ActiveRead>) -> Option<u64> {
     disk.served(100, begun.pop().unwrap(), true);
     match disk.next(0)? {
-        Turn::Begins(one, read) => {
+        DiskTurn::Begins(one, read) => {
             begun.push(one);
             Some(read)
         }
-        Turn::Late(read) => panic!("{read} is not late"),
+        DiskTurn::Late(read) => panic!("{read} is not late"),
     }
 }
 
 /// Serves a read, and then whatever began last, until nothing waits: the reads in the order in which they began.
-fn drained(disk: &mut Disk, begun: &mut Vec<Begun>) -> Vec<u64> {
+fn drained(disk: &mut Disk, begun: &mut Vec<ActiveRead>) -> Vec<u64> {
     std::iter::from_fn(|| next(disk, begun)).collect()
 }
 
@@ -77,8 +77,8 @@ fn one_that_nobody_can_be_waiting_for_leaves_without_touching_the_device() {
     let (mut disk, mut begun) = busy();
     let [first, second] = [(); 2].map(|()| waits(&mut disk, Urgency::Client));
     disk.served(100, begun.pop().unwrap(), true);
-    assert_eq!(disk.next(SOON + 1), Some(Turn::Late(first)));
-    assert_eq!(disk.next(SOON + 1), Some(Turn::Late(second)));
+    assert_eq!(disk.next(SOON + 1), Some(DiskTurn::Late(first)));
+    assert_eq!(disk.next(SOON + 1), Some(DiskTurn::Late(second)));
     assert_eq!(disk.next(SOON + 1), None);
     assert_eq!((disk.counts().late, disk.counts().served), (2, 1));
     let requests = u32::from(READS_AT_DEVICE) - 1;
@@ -119,8 +119,8 @@ fn reads_of_little_urgency_leave_most_of_the_device_to_clients() {
     assert_eq!(disk.next(0), None, "the others wait for their like");
     disk.served(100, begun.pop().unwrap(), false);
     let turn = disk.next(0);
-    let is_scrub = |begun: &Begun| begun.urgency == Urgency::Scrub;
-    assert!(matches!(&turn, Some(Turn::Begins(begun, _)) if is_scrub(begun)), "{turn:?}");
+    let is_scrub = |begun: &ActiveRead| begun.urgency == Urgency::Scrub;
+    assert!(matches!(&turn, Some(DiskTurn::Begins(begun, _)) if is_scrub(begun)), "{turn:?}");
     assert_eq!(disk.report(0).waiting[0].requests, at_device + 1);
 }
 

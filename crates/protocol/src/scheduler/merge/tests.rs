@@ -3,12 +3,12 @@
 use larder_types::{HybridClock, RegionId, Stamp};
 
 use super::*;
-use crate::scheduler::dice::Dice;
+use crate::scheduler::counter_rng::CounterRng;
 
 const LOOK_UP: Kind = Kind::LookUp { version: None };
 
 /// The groups of a window in which these came, by their places.
-fn groups(asked: &[(u8, Asked)]) -> Vec<Vec<usize>> {
+fn groups(asked: &[(u8, QueuedRequest)]) -> Vec<Vec<usize>> {
     let mut merge = Merge::default();
     for (at, (key, asked)) in asked.iter().enumerate() {
         merge.arrived(*key, at, *asked);
@@ -18,7 +18,7 @@ fn groups(asked: &[(u8, Asked)]) -> Vec<Vec<usize>> {
 
 /// Of one key.
 fn of_one(kinds: &[Kind]) -> Vec<Vec<usize>> {
-    groups(&kinds.iter().map(|kind| (0, Asked::plain(*kind))).collect::<Vec<_>>())
+    groups(&kinds.iter().map(|kind| (0, QueuedRequest::plain(*kind))).collect::<Vec<_>>())
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn equal_look_ups_of_a_window_are_one() {
 
 #[test]
 fn look_ups_of_different_keys_or_versions_are_not() {
-    let two_keys = [(0, Asked::plain(LOOK_UP)), (1, Asked::plain(LOOK_UP))];
+    let two_keys = [(0, QueuedRequest::plain(LOOK_UP)), (1, QueuedRequest::plain(LOOK_UP))];
     assert_eq!(groups(&two_keys), [vec![0], vec![1]]);
     let of_version = |version| Kind::LookUp { version };
     let at = |region| {
@@ -47,7 +47,7 @@ fn a_change_between_them_keeps_look_ups_apart() {
     }
     let of_another = [(0, LOOK_UP), (1, Kind::InlinePut), (0, LOOK_UP)];
     assert_eq!(
-        groups(&of_another.map(|(key, kind)| (key, Asked::plain(kind)))),
+        groups(&of_another.map(|(key, kind)| (key, QueuedRequest::plain(kind)))),
         [vec![0, 2], vec![1]]
     );
 }
@@ -55,7 +55,7 @@ fn a_change_between_them_keeps_look_ups_apart() {
 #[test]
 fn a_condition_on_a_look_up_does_not_matter() {
     let bars = Bars { is_conditional: true, has_versions: true, ..Bars::default() };
-    let asked = [Asked::plain(LOOK_UP), Asked { kind: LOOK_UP, bars }];
+    let asked = [QueuedRequest::plain(LOOK_UP), QueuedRequest { kind: LOOK_UP, bars }];
     assert_eq!(groups(&asked.map(|asked| (0, asked))), [[0, 1]]);
 }
 
@@ -63,7 +63,7 @@ fn a_condition_on_a_look_up_does_not_matter() {
 fn adjacent_inline_puts_are_one_and_the_last_acts() {
     let mut merge = Merge::default();
     for token in [7, 8, 9] {
-        merge.arrived(0, token, Asked::plain(Kind::InlinePut));
+        merge.arrived(0, token, QueuedRequest::plain(Kind::InlinePut));
     }
     let groups = merge.close();
     assert_eq!((groups.len(), groups[0].acting()), (1, 9));
@@ -74,7 +74,7 @@ fn adjacent_inline_puts_are_one_and_the_last_acts() {
 fn deletes_are_one_and_the_first_acts() {
     let mut merge = Merge::default();
     for token in [7, 8] {
-        merge.arrived(0, token, Asked::plain(Kind::Delete));
+        merge.arrived(0, token, QueuedRequest::plain(Kind::Delete));
     }
     let groups = merge.close();
     assert_eq!((groups.len(), groups[0].acting()), (1, 7));
@@ -98,7 +98,7 @@ fn puts_with_data_in_extents_are_one_with_none() {
 /// Neither the first nor the second of two may have the bar.
 fn excludes(bars: Bars) {
     for kind in [Kind::InlinePut, Kind::Delete] {
-        let (plain, barred) = (Asked::plain(kind), Asked { kind, bars });
+        let (plain, barred) = (QueuedRequest::plain(kind), QueuedRequest { kind, bars });
         for pair in [[plain, barred], [barred, plain], [barred, barred]] {
             assert_eq!(groups(&pair.map(|asked| (0, asked))), [[0], [1]], "{pair:?}");
         }
@@ -128,10 +128,10 @@ fn another_regions_op_excludes() {
 #[test]
 fn nothing_joins_what_has_left() {
     let mut merge = Merge::default();
-    merge.arrived(0, 1, Asked::plain(LOOK_UP));
+    merge.arrived(0, 1, QueuedRequest::plain(LOOK_UP));
     assert_eq!(merge.close().len(), 1);
     assert!(merge.is_empty());
-    merge.arrived(0, 2, Asked::plain(LOOK_UP));
+    merge.arrived(0, 2, QueuedRequest::plain(LOOK_UP));
     assert_eq!(merge.close()[0].members, [2]);
 }
 
@@ -140,7 +140,7 @@ fn a_window_has_room_for_so_many() {
     let mut merge = Merge::default();
     for token in 0..WINDOW_REQUESTS_MAX {
         assert!(!merge.is_full());
-        merge.arrived(0, token, Asked::plain(LOOK_UP));
+        merge.arrived(0, token, QueuedRequest::plain(LOOK_UP));
     }
     assert!(merge.is_full());
     merge.close();
@@ -167,14 +167,14 @@ fn sequentially(requests: &[(u8, Kind)]) -> (Vec<Option<Option<usize>>>, BTreeMa
 #[test]
 fn merged_requests_find_and_leave_what_single_ones_do() {
     for seed in 0..2000 {
-        let mut dice = Dice(seed, 0);
+        let mut rng = CounterRng(seed, 0);
         let kinds = [LOOK_UP, LOOK_UP, Kind::InlinePut, Kind::Delete, Kind::OtherChange];
         let requests: Vec<(u8, Kind)> =
-            (0..30).map(|_| (dice.below(3) as u8, kinds[dice.below(5) as usize])).collect();
+            (0..30).map(|_| (rng.below(3) as u8, kinds[rng.below(5) as usize])).collect();
         let (found, left) = sequentially(&requests);
         let mut merge = Merge::default();
         for (at, (key, kind)) in requests.iter().enumerate() {
-            merge.arrived(*key, at, Asked::plain(*kind));
+            merge.arrived(*key, at, QueuedRequest::plain(*kind));
         }
         let groups = merge.close();
         let merged: Vec<(u8, Kind)> = groups.iter().map(|group| (group.key, group.kind)).collect();

@@ -7,18 +7,18 @@ use serde::de::IntoDeserializer;
 
 use super::*;
 use crate::limits::{HEDGE_AFTER_US_MAX, HEDGED_PART, HEDGES_SAVED_MAX, REFUSED_US, STALE_US_MAX};
-use crate::scheduler::dice::Dice;
+use crate::scheduler::counter_rng::CounterRng;
 use crate::scheduler::meter::Load;
 
 const BYTES: u64 = 8192;
 
 fn replica(index: usize) -> Replica {
     let (server, disk) = (ServerId(10 + index as u32), DiskId(20 + index as u32));
-    Replica { index, server, disk, is_near: false, standing: Standing::Up }
+    Replica { index, server, disk, is_near: false, health: ServerHealth::Up }
 }
 
 fn down(index: usize) -> Replica {
-    Replica { standing: Standing::Down, ..replica(index) }
+    Replica { health: ServerHealth::Down, ..replica(index) }
 }
 
 fn near(index: usize) -> Replica {
@@ -70,11 +70,11 @@ fn firsts(reads: &mut Reads, now_us: u64, holders: Holders, of: &[Replica]) -> B
 #[test]
 fn only_holders_are_asked_and_each_once() {
     for policy in Policy::ALL {
-        let (mut reads, mut dice) = (reads(policy), Dice(3, 0));
+        let (mut reads, mut rng) = (reads(policy), CounterRng(3, 0));
         for _ in 0..50 {
             let mut reading = Reading::of(Holders(0b101), three(), BYTES);
             let mut asked = BTreeSet::new();
-            while let Some(one) = reads.next(0, &mut reading, dice.next()) {
+            while let Some(one) = reads.next(0, &mut reading, rng.next()) {
                 assert!(asked.insert(one.replica.index), "{policy:?}: twice");
                 reads.gave_up(one);
             }
@@ -220,7 +220,7 @@ fn the_delay_is_that_of_the_size() {
 
 #[test]
 fn one_that_may_still_be_down_is_asked_and_is_no_hedge() {
-    let due = |index| Replica { standing: Standing::Due, ..replica(index) };
+    let due = |index| Replica { health: ServerHealth::Due, ..replica(index) };
     for policy in Policy::ALL {
         let mut reads = reads(policy);
         let mut reading = Reading::of(Holders(0b11), [due(0), due(1)], BYTES);
@@ -230,7 +230,7 @@ fn one_that_may_still_be_down_is_asked_and_is_no_hedge() {
         let mut reading = Reading::of(all(), [down(0), replica(1), due(2)], BYTES);
         for place in 1..=3 {
             let asked = reads.next(0, &mut reading, 1).unwrap();
-            let is_last = asked.replica.standing == Standing::Down;
+            let is_last = asked.replica.health == ServerHealth::Down;
             assert_eq!(is_last, place == 3, "{policy:?}");
             reads.gave_up(asked);
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::pg::{OpenEntry, Piece, Report, SnapshotHeader};
 use larder_protocol::{
-    AppendCall, Call, CoalesceAsk, CoalesceCall, Content, DataAnswer, Description, LogEntry,
+    AppendCall, Call, CoalesceCall, CoalesceRequest, Content, DataAnswer, Description, LogEntry,
     PeerMessage, Pg, PutCall,
 };
 use larder_types::codec::encode;
@@ -474,7 +474,7 @@ impl Draw {
             attributes: self.checksumless(),
         };
         match self.below(18) {
-            16 | 17 => Call::Told(Box::new(self.told(pg))),
+            16 | 17 => Call::RemoteChange(Box::new(self.told(pg))),
             0..=2 => Call::Put(Box::new(PutCall {
                 request,
                 bucket,
@@ -526,7 +526,9 @@ impl Draw {
             13 => Call::AbortUpload { request, bucket, key, upload: self.upload(pg) },
             14 => Call::SetTags { request, bucket, key, tags: self.checksumless().tags },
             _ => match self.below(5) {
-                3 => Call::PlanCoalesce(Box::new(CoalesceAsk { bucket, key, from: self.num(0) })),
+                3 => {
+                    Call::PlanCoalesce(Box::new(CoalesceRequest { bucket, key, from: self.num(0) }))
+                }
                 4 => {
                     let (start, end) = (self.num(0), self.num(5));
                     let pieces = PiecesId { pg: PG, op };

@@ -5,7 +5,7 @@
 
 pub mod draw;
 mod managers;
-mod told;
+mod remote_change;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};

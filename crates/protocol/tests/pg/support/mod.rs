@@ -12,9 +12,9 @@ use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{LedgerWalk, LogGap, Origin, Recovering, Role, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
-    Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, Index,
-    IndexError, LogEntry, LvInfo, Now, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal, Replica,
-    Token,
+    Answer, Call, Changes, Content, DataAnswer, DataRequest, Description, Effect, Event, EventTime,
+    Index, IndexError, LogEntry, LvInfo, Outbox, PeerMessage, Pg, Planted, PutCall, Refusal,
+    Replica, Token,
 };
 use larder_types::codec::decode;
 use larder_types::{
@@ -145,8 +145,8 @@ impl Member {
         member
     }
 
-    pub fn now(&self) -> Now {
-        Now { steady_ms: self.now_ms, wall_ms: self.wall_ms }
+    pub fn now(&self) -> EventTime {
+        EventTime { steady_ms: self.now_ms, wall_ms: self.wall_ms }
     }
 
     pub fn step(&mut self, event: Event) {

@@ -49,7 +49,7 @@ fn a_token_behind_what_is_kept_is_void_and_the_journal_is_bounded() {
     let journal = journal(3);
     for behind in [0, 10, 19] {
         let void = journal.since(token(behind), 9).unwrap_err();
-        assert_eq!(void, Void { why: Why::Overrun, resume: token(50) });
+        assert_eq!(void, Void { why: VoidReason::Overrun, resume: token(50) });
     }
     assert_eq!(
         ops(&journal.since(token(20), 9).unwrap()),
@@ -61,13 +61,13 @@ fn a_token_behind_what_is_kept_is_void_and_the_journal_is_bounded() {
 #[test]
 fn a_token_ahead_of_the_journal_is_void() {
     let void = journal(9).since(token(51), 9).unwrap_err();
-    assert_eq!(void, Void { why: Why::Ahead, resume: token(50) });
+    assert_eq!(void, Void { why: VoidReason::Ahead, resume: token(50) });
 }
 
 #[test]
 fn a_journal_that_begins_late_voids_what_began_before() {
     let journal = Journal::new(OpSeq(7), 9, false);
-    assert_eq!(journal.since(token(0), 9).unwrap_err().why, Why::Overrun);
+    assert_eq!(journal.since(token(0), 9).unwrap_err().why, VoidReason::Overrun);
     assert_eq!(journal.since(token(7), 9).unwrap().ids, []);
 }
 

@@ -8,13 +8,13 @@ use super::{Happening, World};
 impl World {
     pub(super) fn fault(&mut self) {
         let count = self.sites.len() as u64;
-        let (at, to) = (self.dice.below(count) as usize, self.dice.below(count) as usize);
-        match self.dice.below(10) {
+        let (at, to) = (self.rng.below(count) as usize, self.rng.below(count) as usize);
+        match self.rng.below(10) {
             0..=3 => {
                 self.counts.cuts += 1;
                 let (from, to) = (self.sites[at].id, self.sites[to].id);
                 self.cuts.insert((from, to));
-                if self.dice.one_in(2) {
+                if self.rng.one_in(2) {
                     self.cuts.insert((to, from));
                 }
             }
@@ -22,10 +22,10 @@ impl World {
             6..=8 => {
                 self.counts.crashes += 1;
                 self.sites[at].crash();
-                let away = self.dice.below(8_000);
+                let away = self.rng.below(8_000);
                 self.later(self.pace * away, Happening::Start(at));
             }
-            _ if self.dice.one_in(3) => self.wipe(at),
+            _ if self.rng.one_in(3) => self.wipe(at),
             _ if self.has_leavers && self.left.contains(&at) => self.join(at),
             _ if self.has_leavers && self.sites.len() - self.left.len() > 2 => self.leave(at),
             _ => {}
@@ -49,7 +49,7 @@ impl World {
     fn join(&mut self, at: usize) {
         let id = RegionId(self.last.0 + 1);
         let Site { skew_ms, clock_step_ms, part_bytes, .. } = self.sites[at];
-        let pgs = 1 + self.dice.below(4) as u32;
+        let pgs = 1 + self.rng.below(4) as u32;
         let site = Site::new(id, pgs, self.journal_max, skew_ms, self.bug);
         self.sites[at] = Site { clock_step_ms, part_bytes, ..site };
         self.left.remove(&at);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::region::home::{
-    Effect, Event, HomeAnswer, HomeAsk, Reply, Taking, ended, heard, is_owed, reply,
+    Effect, Event, HomeAnswer, HomeRequest, Reply, Taking, ended, heard, is_owed, reply,
 };
 use larder_protocol::region::{Entry, Name, Slot};
 use larder_types::home::decider;
@@ -46,7 +46,7 @@ pub struct Homes {
 pub enum Word {
     Ask {
         number: u64,
-        ask: HomeAsk,
+        ask: HomeRequest,
         regions: BTreeSet<RegionId>,
     },
     Answer {
@@ -261,7 +261,7 @@ impl World {
         &mut self,
         from: RegionId,
         at: usize,
-        ask: HomeAsk,
+        ask: HomeRequest,
         regions: &BTreeSet<RegionId>,
     ) -> HomeAnswer {
         let others = self.others(self.sites[at].id);
@@ -269,7 +269,7 @@ impl World {
         if !site.disk.has_bucket {
             return HomeAnswer::Absent;
         }
-        if matches!(ask, HomeAsk::Claim(..)) && !others.is_subset(regions) {
+        if matches!(ask, HomeRequest::Claim(..)) && !others.is_subset(regions) {
             return HomeAnswer::OtherRegions;
         }
         let home = match reply(site.disk.home.as_ref(), (from, ask)) {

@@ -1,7 +1,7 @@
 //! Versions of many bytes, which come in parts: what a driver keeps of them, and what it asks for and is told.
 
 use larder_protocol::region::pull::{Event, Fetched};
-use larder_protocol::region::{Entry, Name, What};
+use larder_protocol::region::{Entry, EntryKind, Name};
 use larder_types::Stamp;
 
 use super::super::site::Site;
@@ -55,7 +55,7 @@ impl Site {
         let is_stale = |since_ms: u64| now_ms.saturating_sub(since_ms) > STALE_MS;
         let mut is_part = false;
         match known {
-            _ if !matches!(entry.what, What::Object(_)) || entry.bytes() == 0 => {
+            _ if !matches!(entry.what, EntryKind::Object(_)) || entry.bytes() == 0 => {
                 fetched.entries.push((name, Some(entry)));
             }
             Some((at, _, since_ms)) if entry.at < at && !is_stale(since_ms) => {

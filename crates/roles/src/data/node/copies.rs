@@ -31,7 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::DataNode;
-use super::reads::Wanted;
+use super::reads::ReadCommand;
 use crate::limits::{
     COPIES_MAX, COPIES_WAITING_MAX, COPY_MARGIN_MS, COPY_PATIENCE_MS, COPY_READS_MAX,
     COPY_TURN_MS_MAX, READ_PATIENCE_MS, READ_PIECE_BYTES,
@@ -240,7 +240,7 @@ impl Copies {
     }
 
     async fn read_here(&self, chunk: &Chunk, range: Range<u32>) -> Option<(DataReply, Bytes)> {
-        let wanted = Wanted::Verified { chunk: Box::new(chunk.clone()), range };
+        let wanted = ReadCommand::Verified { chunk: Box::new(chunk.clone()), range };
         // There is no answer if too many reads wait.
         self.node.reads.read_here(wanted).await.ok()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_identity::{Role, Roles};
 use larder_net::{Endpoint, Handler, PeerIdentity, Responder};
-use larder_protocol::sound::check_chunk;
+use larder_protocol::validation::check_chunk;
 use larder_types::codec::encode;
 use larder_types::limits::{CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX, REPLICAS_MAX, SUM_BYTES};
 use larder_types::{Chunk, Extent, LvId};
@@ -14,7 +14,7 @@ use larder_volume::{Action, Answer, Refusal};
 
 use super::DataNode;
 use super::copies::Copies;
-use super::reads::Wanted;
+use super::reads::ReadCommand;
 use crate::data::disk::{Client, OfKind, action_of, pg_answer};
 use crate::limits::READ_PIECE_BYTES;
 use crate::wire::{CopyOrder, DataCall, DataMessage, DataReply, DataService};
@@ -71,7 +71,7 @@ impl Handler<DataService> for DataFace {
             }
             DataCall::Verify(chunk) => {
                 if is_sound(from, &chunk) {
-                    self.node.reads.read(Wanted::Copy(chunk), responder);
+                    self.node.reads.read(ReadCommand::Copy(chunk), responder);
                 }
             }
             DataCall::Copy(order) => {
@@ -90,7 +90,7 @@ impl Handler<DataService> for DataFace {
                 };
                 if is_sound(from, &chunk) {
                     self.node.copies.given.add(range.len() as u64);
-                    self.node.reads.read(Wanted::Verified { chunk, range }, responder);
+                    self.node.reads.read(ReadCommand::Verified { chunk, range }, responder);
                 }
             }
             DataCall::Counts => {
@@ -147,7 +147,7 @@ impl DataFace {
             }
             Ok(None) => {
                 let client = self.client(from);
-                self.node.reads.read(Wanted::Bytes { lv, extents, range, client }, responder);
+                self.node.reads.read(ReadCommand::Bytes { lv, extents, range, client }, responder);
             }
             Err(error) => {
                 tracing::debug!(%lv, %error, "a chunk cannot be read");

@@ -30,13 +30,13 @@ use tokio::time::sleep;
 
 use crate::data::disk::DataServer;
 use crate::limits::{ROOM_LOOK_MS, TICK_MS};
-use crate::managers::{Early, Managers, Presence, Run};
-use crate::progress::{FileNow, RoomNow};
+use crate::managers::{DeferredOrders, Managers, Presence, Run};
+use crate::progress::{DiskRoomStatus, FileStatus};
 pub use copies::CopyCounters;
 pub use face::DataFace;
 use freed::Freed;
 #[cfg(test)]
-pub(crate) use open::Taken;
+pub(crate) use open::OpenedDisk;
 pub use open::{DataNodeConfig, DataNodeError};
 use reads::Reads;
 
@@ -56,7 +56,7 @@ pub struct DataNode {
     copies: CopyCounters,
     freed: Freed,
     /// Replicas whose volume was to be made before the map was kept that has them.
-    early: Arc<Early<(LvId, u8)>>,
+    deferred_orders: Arc<DeferredOrders<(LvId, u8)>>,
 }
 
 /// The parts that end when the server is closed.
@@ -93,10 +93,10 @@ impl DataNode {
 
     /// Room on its disk.
     #[must_use]
-    pub fn room(&self) -> RoomNow {
+    pub fn room(&self) -> DiskRoomStatus {
         let (held, spare) = (self.server.held_bytes(), self.server.spare_bytes());
-        let file = (!Path::new(&self.name).is_absolute()).then_some(FileNow { held, spare });
-        RoomNow { disk: self.disk.0, lacks_room: self.server.lacks_room(), file }
+        let file = (!Path::new(&self.name).is_absolute()).then_some(FileStatus { held, spare });
+        DiskRoomStatus { disk: self.disk.0, lacks_room: self.server.lacks_room(), file }
     }
 
     /// The reason in a map against this server's going on with its disk, if there is one.
@@ -130,11 +130,16 @@ impl DataNode {
         if kept < map {
             let node = Arc::downgrade(self);
             let about = (kept, map, (lv, replica));
-            return self.early.hold(&Handle::current(), about, message.clone(), move |order| {
-                if let Some(node) = node.upgrade() {
-                    node.told(&order);
-                }
-            });
+            return self.deferred_orders.hold(
+                &Handle::current(),
+                about,
+                message.clone(),
+                move |order| {
+                    if let Some(node) = node.upgrade() {
+                        node.told(&order);
+                    }
+                },
+            );
         }
         let known = self.managers.map();
         if let Some(record) = known.lv(lv) {

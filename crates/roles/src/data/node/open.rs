@@ -17,7 +17,7 @@ use super::{CopyCounters, DataNode, Running};
 use crate::data::disk::DataServer;
 use crate::directory::{DATA_FILE, LOCK_FILE};
 use crate::limits::LVS_PER_PG_MIN;
-use crate::managers::{Early, Managers, NotProposed};
+use crate::managers::{DeferredOrders, Managers, NotProposed};
 
 /// The parameters that a data server is opened with.
 #[derive(Debug, Clone)]
@@ -118,13 +118,14 @@ impl DataNode {
         } else {
             made(&disk, name, boot, config.me, &*managers).await?
         };
-        let taken = Taken { disk: Arc::new(disk), capacity_bytes, volume, id, lock: Some(lock) };
+        let taken =
+            OpenedDisk { disk: Arc::new(disk), capacity_bytes, volume, id, lock: Some(lock) };
         Self::run(taken, (config.me, boot), name, managers)
     }
 
     /// Serves a disk that was opened.
     pub(crate) fn run(
-        Taken { disk, capacity_bytes, volume, id, lock }: Taken,
+        OpenedDisk { disk, capacity_bytes, volume, id, lock }: OpenedDisk,
         (me, boot): (ServerId, BootId),
         name: &str,
         managers: Arc<dyn Managers>,
@@ -140,7 +141,7 @@ impl DataNode {
             server,
             disk: id,
             name,
-            early: Early::new(managers.clone()),
+            deferred_orders: DeferredOrders::new(managers.clone()),
             managers,
             presence: OnceLock::new(),
             running,
@@ -152,7 +153,7 @@ impl DataNode {
 }
 
 /// A disk that was opened.
-pub(crate) struct Taken {
+pub(crate) struct OpenedDisk {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) capacity_bytes: u64,
     pub(crate) volume: Volume,

@@ -13,7 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_net::Responder;
 use larder_net::limits::PROTOCOL_MAX;
-use larder_protocol::scheduler::{Arrival, Begun, DiskCounts, DiskReads, Report, Turn, Urgency};
+use larder_protocol::scheduler::{
+    ActiveRead, Arrival, DiskCounts, DiskReads, DiskTurn, Report, Urgency,
+};
 use larder_types::{Chunk, Extent, LvId};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -26,7 +28,7 @@ use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
 use crate::wire::{CopyState, DataReply, DataService};
 
 /// A read to carry out.
-pub(super) enum Wanted {
+pub(super) enum ReadCommand {
     /// Unverified bytes, for a caller that has the checksums.
     Bytes {
         lv: LvId,
@@ -41,7 +43,7 @@ pub(super) enum Wanted {
     Verified { chunk: Box<Chunk>, range: Range<u32> },
 }
 
-impl Wanted {
+impl ReadCommand {
     fn urgency(&self) -> Urgency {
         match self {
             Self::Bytes { client: Some(_), .. } => Urgency::Client,
@@ -76,7 +78,7 @@ impl Wanted {
 }
 
 struct Read {
-    wanted: Wanted,
+    wanted: ReadCommand,
     asker: Asker,
     arrived_us: u64,
 }
@@ -122,7 +124,7 @@ pub(super) struct Reads {
 struct AtDevice {
     reads: Arc<Reads>,
     /// `None` once it has ended.
-    begun: Option<Begun>,
+    begun: Option<ActiveRead>,
     /// True if its time is a measure for other reads: it read bytes as clients do, and succeeded.
     is_measure: bool,
     timed: Timed,
@@ -138,7 +140,7 @@ struct Timed {
 }
 
 impl Timed {
-    fn of(begun: &Begun, read: &Read) -> Self {
+    fn of(begun: &ActiveRead, read: &Read) -> Self {
         let waited_us = begun.since_us().saturating_sub(read.arrived_us);
         let Read { wanted, .. } = read;
         Self { counts: wanted.counts(), bytes: wanted.bytes(), waited_us, is_served: false }
@@ -161,8 +163,8 @@ impl Drop for AtDevice {
         queue.served(now_us, begun, self.is_measure);
         while let Some(turn) = queue.next(now_us) {
             match turn {
-                Turn::Begins(begun, read) => begin.push((begun, read)),
-                Turn::Late(read) => late.push(read),
+                DiskTurn::Begins(begun, read) => begin.push((begun, read)),
+                DiskTurn::Late(read) => late.push(read),
             }
         }
         drop(queue);
@@ -179,7 +181,7 @@ impl Reads {
     }
 
     /// Reads and answers, in the queue's order. A read that the asker cancels while it waits is not carried out.
-    pub(super) fn read(self: &Arc<Self>, wanted: Wanted, responder: Responder<DataService>) {
+    pub(super) fn read(self: &Arc<Self>, wanted: ReadCommand, responder: Responder<DataService>) {
         let number = self.queue.lock().number();
         let reads = Arc::downgrade(self);
         responder.when_unwanted(move || cancel(&reads, number));
@@ -189,7 +191,7 @@ impl Reads {
     /// Reads for this server itself, in the queue's order.
     pub(super) fn read_here(
         self: &Arc<Self>,
-        wanted: Wanted,
+        wanted: ReadCommand,
     ) -> oneshot::Receiver<(DataReply, Bytes)> {
         let (waits, answer) = oneshot::channel();
         let number = self.queue.lock().number();
@@ -197,7 +199,7 @@ impl Reads {
         answer
     }
 
-    fn arrive(self: &Arc<Self>, number: u64, wanted: Wanted, asker: Asker) {
+    fn arrive(self: &Arc<Self>, number: u64, wanted: ReadCommand, asker: Asker) {
         let (now_us, what) = (self.now_us(), (wanted.urgency(), wanted.bytes()));
         let until_us = now_us + wanted.patience().as_micros() as u64;
         let read = Read { wanted, asker, arrived_us: now_us };
@@ -251,7 +253,7 @@ impl Reads {
 
     /// Carries out a read on a blocking thread. If the runtime ends and drops the closure, the read stays counted as at the
     /// device: the queue is not used after that.
-    fn begin(self: &Arc<Self>, begun: Begun, read: Read) {
+    fn begin(self: &Arc<Self>, begun: ActiveRead, read: Read) {
         let reads = self.clone();
         let timed = Timed::of(&begun, &read);
         drop(blocking::run(move || {
@@ -268,7 +270,7 @@ fn cancel(reads: &Weak<Reads>, number: u64) {
 fn carry_out(mut at_device: AtDevice, Read { wanted, asker, .. }: Read) {
     let (reads, version) = (at_device.reads.clone(), asker.version());
     match wanted {
-        Wanted::Bytes { lv, extents, range, client } => {
+        ReadCommand::Bytes { lv, extents, range, client } => {
             let read = reads.server.read_raw(lv, &extents, range, at_device.timed.counts);
             at_device.is_measure = read.is_ok();
             at_device.timed.is_served = read.is_ok();
@@ -280,13 +282,13 @@ fn carry_out(mut at_device: AtDevice, Read { wanted, asker, .. }: Read) {
             });
             asker.answer(answer, bytes);
         }
-        Wanted::Copy(chunk) => {
+        ReadCommand::Copy(chunk) => {
             let state = reads.server.verify_copy(&chunk);
             at_device.timed.is_served = state != CopyState::Unreadable;
             drop(at_device);
             asker.answer(DataReply::Verified(state), Bytes::new());
         }
-        Wanted::Verified { chunk, range } => {
+        ReadCommand::Verified { chunk, range } => {
             let read = reads.server.read_verified(&chunk, range);
             at_device.timed.is_served = !matches!(read, Err(CopyState::Unreadable));
             drop(at_device);

@@ -23,7 +23,7 @@ const FIRST_TERM: Term = Term(1);
 
 /// The outcome of [`begin_log`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum LogStart {
     /// The log begins with the map. A log from before was renamed to this.
     New(Option<PathBuf>),
     /// The log had begun with the map before, and is kept: the manager may have voted in it.
@@ -40,11 +40,11 @@ pub(crate) fn begin_log(
     map: &Topology,
     voters: &BTreeSet<ServerId>,
     has_begun: bool,
-) -> Result<Begun, ManagerError> {
+) -> Result<LogStart, ManagerError> {
     let mut aside = None;
     match log_of(&*disk)? {
-        Log::Of(before) if has_taken(&before, map) => return Ok(Begun::GoesOn),
-        _ if has_begun => return Ok(Begun::Forgotten),
+        Log::Of(before) if has_taken(&before, map) => return Ok(LogStart::GoesOn),
+        _ if has_begun => return Ok(LogStart::Forgotten),
         Log::None => {}
         Log::Of(_) | Log::Unreadable => {
             let name = format!("{PATH}.{}", before(map));
@@ -67,7 +67,7 @@ pub(crate) fn begin_log(
     let snapshot = Some(Snapshot { at, members, state: map.encode().into() });
     let hard = HardState { term: FIRST_TERM, voted_for: None };
     log.write(LogWrite { hard, snapshot, entries: None })?;
-    Ok(Begun::New(aside))
+    Ok(LogStart::New(aside))
 }
 
 /// Suffix of the names of files from before a recovery.

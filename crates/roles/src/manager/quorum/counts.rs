@@ -84,7 +84,7 @@ pub struct ManagerCounts {
 }
 
 /// The state of a manager at one moment.
-pub(super) struct Stand {
+pub(super) struct ManagerStatus {
     pub(super) leads: bool,
     pub(super) has_leader: bool,
     pub(super) voters: usize,
@@ -100,7 +100,7 @@ pub(super) struct Stand {
 
 impl ManagerCounts {
     /// Adds the inputs that were taken, and shows the present state.
-    pub(super) fn show(&self, taken: u64, now: &Stand) {
+    pub(super) fn show(&self, taken: u64, now: &ManagerStatus) {
         self.taken.fetch_add(taken, Ordering::Relaxed);
         for (shown, value) in [
             (&self.leads, u64::from(now.leads)),

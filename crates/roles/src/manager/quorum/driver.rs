@@ -22,8 +22,8 @@ use tokio::time::Instant;
 use super::counts::ManagerCounts;
 use super::error::ManagerError;
 use super::maps::{Published, Publisher};
-use super::member::{Member, MemberEffect, Seat};
-use crate::inbox::Taker;
+use super::member::{Member, MemberEffect, QuorumStatus};
+use crate::inbox::InboxReceiver;
 use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_EARLY_MS, MANAGER_TICK_MS};
 use crate::managers::Contacts;
 use crate::peers::Peers;
@@ -77,10 +77,10 @@ impl LedAt {
 /// The state of a manager's thread.
 pub(super) struct Driver {
     pub(super) member: Member<Asker>,
-    pub(super) inbox: Taker<Input>,
-    pub(super) out: Outlets,
+    pub(super) inbox: InboxReceiver<Input>,
+    pub(super) out: PeerConnections,
     pub(super) maps: Publisher,
-    pub(super) seat: watch::Sender<Seat>,
+    pub(super) quorum_status: watch::Sender<QuorumStatus>,
     pub(super) led: Arc<LedAt>,
     pub(super) counts: Arc<ManagerCounts>,
     pub(super) stopping: Arc<AtomicBool>,
@@ -144,17 +144,17 @@ impl Driver {
         }
     }
 
-    /// Shows map and seat if they have changed, but no map older than the log with which this run began. It runs before answers
+    /// Shows map and status if they have changed, but no map older than the log with which this run began. It runs before answers
     /// leave, so that an asker that got the outcome of a command finds it in the map here.
     fn publish(&self) {
         let shown = self.maps.newest().map.version;
         if self.member.map().version != shown && self.member.is_current() {
             self.maps.publish(self.member.map().clone());
         }
-        self.seat.send_if_modified(|shown| {
-            let seat = self.member.seat();
-            let changed = seat != *shown;
-            *shown = seat;
+        self.quorum_status.send_if_modified(|shown| {
+            let quorum_status = self.member.quorum_status();
+            let changed = quorum_status != *shown;
+            *shown = quorum_status;
             changed
         });
     }
@@ -183,14 +183,14 @@ impl Driver {
 }
 
 /// Connections to all servers. Any message may be lost: senders repeat what must arrive.
-pub(super) struct Outlets {
+pub(super) struct PeerConnections {
     managers: Arc<Contacts>,
     metas: Peers<MetaService>,
     datas: Peers<DataService>,
     proxies: Peers<ProxyService>,
 }
 
-impl Outlets {
+impl PeerConnections {
     pub(super) fn new(endpoint: &Arc<Endpoint>, managers: Arc<Contacts>) -> Self {
         let (metas, datas) = (Peers::new(endpoint), Peers::new(endpoint));
         Self { managers, metas, datas, proxies: Peers::new(endpoint) }

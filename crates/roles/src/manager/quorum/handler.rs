@@ -21,14 +21,14 @@ use super::counts::ManagerCounts;
 use super::driver::{Input, LedAt, Route};
 use super::maps::{Later, Maps, checks_requests};
 use super::tokens::Issuer;
-use crate::inbox::{Inbox, NotTaken};
+use crate::inbox::{Inbox, InboxError};
 use crate::limits::MAP_WAIT_MS;
 use crate::managers::NotIssued;
 use crate::observed::Observed;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
 /// The handler of a manager's service.
-pub(super) struct Desk {
+pub(super) struct ManagerHandler {
     pub(super) inbox: Inbox<Input>,
     pub(super) maps: Maps,
     pub(super) led: Arc<LedAt>,
@@ -37,7 +37,7 @@ pub(super) struct Desk {
     pub(super) observed: Arc<Observed>,
 }
 
-impl Handler<ManagerService> for Desk {
+impl Handler<ManagerService> for ManagerHandler {
     fn request(
         &self,
         from: &PeerIdentity,
@@ -174,7 +174,7 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
     }
 }
 
-impl Desk {
+impl ManagerHandler {
     fn map_asked(&self, asker: Subject, asked: Asked, responder: Responder<ManagerService>) {
         answer_map((self.maps.clone(), self.led.clone()), asker, asked, responder);
     }
@@ -210,8 +210,8 @@ impl Desk {
     fn propose(&self, command: Command, responder: Responder<ManagerService>) {
         let (reply, input) = match self.inbox.put(Input::Propose(command, responder)) {
             Ok(()) => return,
-            Err(NotTaken::Full(input)) => (ManagerReply::Busy, input),
-            Err(NotTaken::Over(input)) => (ManagerReply::NotLeader(None), input),
+            Err(InboxError::Full(input)) => (ManagerReply::Busy, input),
+            Err(InboxError::Over(input)) => (ManagerReply::NotLeader(None), input),
         };
         if let Input::Propose(_, responder) = input {
             responder.answer(&reply, Bytes::new());

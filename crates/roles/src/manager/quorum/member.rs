@@ -30,16 +30,16 @@ use larder_protocol::manager::quorum::{
     QuorumEvent, QuorumMessage, Ticket,
 };
 use larder_protocol::manager::state::{Applied, Command, MapVersion, ServerState, Topology};
-use larder_protocol::sound::{Judged, check};
+use larder_protocol::validation::{Validated, check};
 use larder_types::codec::{decode, encode};
 use larder_types::{BootId, ServerId};
 
-use super::counts::Stand;
+use super::counts::ManagerStatus;
 use super::disk::{PATH, QuorumDisk};
 use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::Releases;
-use super::ways::Ways;
+use super::routes::ServerRoutes;
 use crate::limits::{BESIDE_MAX, PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
 use crate::planted::{Bug, has};
 use crate::wire::{Beat, ManagerReply};
@@ -61,7 +61,7 @@ pub(super) enum MemberEffect<A> {
 
 /// A manager's knowledge of the quorum.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Seat {
+pub struct QuorumStatus {
     /// True if it leads.
     pub leads: bool,
     /// The manager that leads, if that is known.
@@ -86,7 +86,7 @@ pub(super) struct Member<A> {
     now_ms: u64,
     quorum: Quorum,
     policy: Policy,
-    ways: Ways,
+    server_routes: ServerRoutes,
     releases: Releases,
     map: Topology,
     /// End of the log when this run began.
@@ -152,7 +152,7 @@ impl<A> Member<A> {
             began_with: quorum.last().index,
             quorum,
             policy: Policy::default(),
-            ways: Ways::default(),
+            server_routes: ServerRoutes::default(),
             releases: Releases::default(),
             map: Topology::default(),
             disk,
@@ -195,18 +195,18 @@ impl<A> Member<A> {
     }
 
     /// Its knowledge of the quorum.
-    pub(super) fn seat(&self) -> Seat {
+    pub(super) fn quorum_status(&self) -> QuorumStatus {
         let (leads, leader) = (self.leads(), self.quorum.leader());
-        Seat { leads, leader, members: self.quorum.members() }
+        QuorumStatus { leads, leader, members: self.quorum.members() }
     }
 
     /// Its state, for metrics.
-    pub(super) fn stand(&mut self) -> Stand {
+    pub(super) fn stand(&mut self) -> ManagerStatus {
         // Counting looks at all volumes: it is done once for each map.
         if self.moving.0 != self.map.version {
             self.moving = (self.map.version, moving_volumes(&self.map) as u64);
         }
-        Stand {
+        ManagerStatus {
             leads: self.leads(),
             has_leader: self.quorum.is_led(),
             voters: self.quorum.members().voters.len(),
@@ -286,12 +286,12 @@ impl<A> Member<A> {
     ) -> Result<(), ManagerError> {
         if self.leads() {
             if self.map.servers.contains_key(&from) {
-                self.ways.heard(from, by, self.now_ms);
+                self.server_routes.heard(from, by, self.now_ms);
             }
             self.consider(PolicyEvent::From(from, said));
             return self.settle();
         }
-        self.consider(PolicyEvent::Overheard(from));
+        self.consider(PolicyEvent::FollowerHeartbeats(from));
         if by.is_none()
             && let Some(leader) = self.quorum.leader().filter(|leader| *leader != self.me)
         {
@@ -313,7 +313,7 @@ impl<A> Member<A> {
         beside.retain(|(server, _)| *server != from && self.is_beside(from, *server));
         if !self.leads() && heard_by.is_some() && heard_by == self.quorum.leader() {
             let others = beside.into_iter().map(|(server, _)| server);
-            others.chain([from]).for_each(|it| self.consider(PolicyEvent::Overheard(it)));
+            others.chain([from]).for_each(|it| self.consider(PolicyEvent::FollowerHeartbeats(it)));
             return Ok(());
         }
         self.server_spoke(from, boot, version);
@@ -434,7 +434,7 @@ impl<A> Member<A> {
                 QuorumEffect::TakeSnapshot => self.snapshot_due = true,
                 QuorumEffect::Elected { term, brief_since_ms } => {
                     tracing::info!(term = term.0, "this manager leads");
-                    self.ways.clear();
+                    self.server_routes.clear();
                     self.begin_timeline();
                     self.consider(PolicyEvent::Elected { brief_since_ms });
                 }
@@ -484,7 +484,7 @@ impl<A> Member<A> {
                 }
                 PolicyEffect::Confirm(ticket) => QuorumEvent::Confirm(ticket),
                 PolicyEffect::Tell(server, message) => {
-                    if let Some(by) = self.ways.around(server, self.now_ms) {
+                    if let Some(by) = self.server_routes.around(server, self.now_ms) {
                         let message = message.clone();
                         self.out.push(MemberEffect::HandBack(by, server, message));
                     }
@@ -552,7 +552,7 @@ impl<A> Member<A> {
 }
 
 /// Checks that this release can decode the commands of a message: one that it cannot would end every manager once agreed on.
-fn check_commands(said: &QuorumMessage) -> Judged {
+fn check_commands(said: &QuorumMessage) -> Validated {
     let QuorumMessage::Append { entries, .. } = said else { return Ok(()) };
     let is_command = |item: &Item| match item {
         Item::Command(command) => decode::<Command>("a command", command).is_ok(),

@@ -13,7 +13,7 @@
 //! | `membership.rs` | changes of the quorum's members, and the managers' addresses |
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
 //! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, its inputs, and the maps for askers |
-//! | `releases.rs`, `ways.rs` | the commands that other managers know, and the managers through which servers are reached |
+//! | `releases.rs`, `routes.rs` | the commands that other managers know, and the managers through which servers are reached |
 //! | `running.rs` | all of these together, on any disk and connections |
 //! | `found.rs`, `tokens.rs` | the first start, and join tokens of other servers |
 //! | `join.rs` | a further manager's first start |
@@ -42,10 +42,10 @@ mod maps;
 mod member;
 mod membership;
 mod releases;
+mod routes;
 mod running;
 mod tokens;
 mod v1;
-mod ways;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,12 +53,12 @@ use std::time::{Duration, SystemTime};
 
 use larder_env::RealDisk;
 use larder_identity::{AuthorityCell, Credentials, JoinToken};
-use larder_net::{Ear, Endpoint};
+use larder_net::{Endpoint, ListenSocket};
 use larder_protocol::manager::state::NewServer;
 use larder_types::ServerId;
 use tokio::sync::watch;
 
-pub(crate) use begin::{Begun, before, begin_log, forget_tokens_of, has_taken, map_in_log};
+pub(crate) use begin::{LogStart, before, begin_log, forget_tokens_of, has_taken, map_in_log};
 pub use counts::{ManagerCounts, ManagerRequests};
 pub(crate) use disk::PATH;
 pub use disk::PATH as LOG_FILE;
@@ -68,16 +68,16 @@ pub(crate) use found::Founder;
 pub use found::{Founding, found};
 pub(crate) use join::make_log;
 pub use join::manager_identity_in;
-pub use member::Seat;
+pub use member::QuorumStatus;
 pub(crate) use tokens::{add_token, admission_of};
 
 use crate::directory::LOCK_FILE;
 use crate::managers::{Colocated, ManagersClient, NotIssued};
 use crate::observed::Observed;
-use crate::renewal::{Renewal, Standing};
+use crate::renewal::{CertificateExpiry, Renewal};
 use authority::{Asking, Keeper};
 pub(crate) use maps::Maps;
-pub(crate) use running::{Ground, Running};
+pub(crate) use running::{ManagerPorts, Running};
 pub(crate) use v1::decode_file;
 
 /// The authority's key and certificate, in each manager's directory.
@@ -126,8 +126,11 @@ impl Manager {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(config: ManagerConfig, ear: impl Into<Ear>) -> Result<Self, ManagerError> {
-        let ear = ear.into();
+    pub fn start(
+        config: ManagerConfig,
+        listen_socket: impl Into<ListenSocket>,
+    ) -> Result<Self, ManagerError> {
+        let listen_socket = listen_socket.into();
         let disk = Arc::new(RealDisk::open(&config.dir)?);
         let lock = disk.lock(LOCK_FILE)?;
         let keeper = Keeper::open(&config.dir, config.certificate_life)?;
@@ -135,12 +138,12 @@ impl Manager {
         let (me, cluster) = (identity.subject().server, identity.subject().cluster);
         let address = match config.address {
             Some(address) => address,
-            None => ear.address()?.to_string(),
+            None => listen_socket.address()?.to_string(),
         };
         let credentials = Credentials::new(identity)?;
         let endpoint = Endpoint::new(credentials.clone());
-        endpoint.share(&ear);
-        let ground = Ground {
+        endpoint.share(&listen_socket);
+        let ports = ManagerPorts {
             cluster,
             me,
             disk,
@@ -152,7 +155,7 @@ impl Manager {
             certificate_life: config.certificate_life,
             colocated: config.colocated,
         };
-        let running = Running::start(ground, ear)?;
+        let running = Running::start(ports, listen_socket)?;
         let asking = keeper.ask(&running.client);
         let renewal = keeper.renew(credentials, &running.client);
         Ok(Self { me, address, running, renewal, _asking: asking })
@@ -178,8 +181,8 @@ impl Manager {
 
     /// The manager that leads and those that there are, as far as it knows, as it changes.
     #[must_use]
-    pub fn seat(&self) -> watch::Receiver<Seat> {
-        self.running.seat.clone()
+    pub fn quorum_status(&self) -> watch::Receiver<QuorumStatus> {
+        self.running.quorum_status.clone()
     }
 
     /// Where it stands, for metrics.
@@ -213,8 +216,8 @@ impl Manager {
 
     /// The time for which its certificate is good.
     #[must_use]
-    pub fn standing(&self) -> &Arc<Standing> {
-        self.renewal.standing()
+    pub fn certificate_expiry(&self) -> &Arc<CertificateExpiry> {
+        self.renewal.certificate_expiry()
     }
 
     /// The counts of what its connections did.

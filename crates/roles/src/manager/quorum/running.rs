@@ -7,17 +7,17 @@ use std::time::Duration;
 use larder_env::rng::unique_u64;
 use larder_env::{Disk, FileLock, threads};
 use larder_identity::{AuthorityCell, Enrolment, Roles};
-use larder_net::{Ear, Endpoint, Listener, Services};
+use larder_net::{Endpoint, ListenSocket, Listener, Services};
 use larder_types::{BootId, ClusterId, ServerId};
 use tokio::sync::{oneshot, watch};
 
 use super::counts::ManagerCounts;
 use super::disk::QuorumDisk;
-use super::driver::{Driver, LedAt, Outlets};
+use super::driver::{Driver, LedAt, PeerConnections};
 use super::error::ManagerError;
-use super::handler::Desk;
+use super::handler::ManagerHandler;
 use super::maps::{Maps, maps};
-use super::member::{Member, Seat};
+use super::member::{Member, QuorumStatus};
 use super::membership::named_in;
 use super::tokens::{Admitted, Issuer, TokenBook};
 use crate::inbox::inbox;
@@ -27,7 +27,7 @@ use crate::observed::Observed;
 use crate::wire::ManagerService;
 
 /// The ports and settings that a manager runs on.
-pub(crate) struct Ground {
+pub(crate) struct ManagerPorts {
     pub(crate) cluster: ClusterId,
     pub(crate) me: ServerId,
     pub(crate) disk: Arc<dyn Disk>,
@@ -48,7 +48,7 @@ pub(crate) struct Ground {
 /// A running manager. Dropped, it stops soon; [`Running::ended`] waits until it has.
 pub(crate) struct Running {
     pub(crate) client: Arc<ManagersClient>,
-    pub(crate) seat: watch::Receiver<Seat>,
+    pub(crate) quorum_status: watch::Receiver<QuorumStatus>,
     pub(crate) maps: Maps,
     counts: Arc<ManagerCounts>,
     pub(super) observed: Arc<Observed>,
@@ -67,33 +67,36 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Reads the log, which blocks, and serves connections to `ear`.
-    pub(crate) fn start(ground: Ground, ear: Ear) -> Result<Self, ManagerError> {
-        let Ground { cluster, me, disk, lock, endpoint, address, authority, .. } = ground;
+    /// Reads the log, which blocks, and serves connections to `listen_socket`.
+    pub(crate) fn start(
+        ports: ManagerPorts,
+        listen_socket: ListenSocket,
+    ) -> Result<Self, ManagerError> {
+        let ManagerPorts { cluster, me, disk, lock, endpoint, address, authority, .. } = ports;
         let log = QuorumDisk::open(disk.clone(), cluster, me)?;
         let own = [(me, address.clone())];
-        let first = named_in(log.stored()).into_iter().chain(ground.managers).chain(own);
+        let first = named_in(log.stored()).into_iter().chain(ports.managers).chain(own);
         let contacts = Arc::new(Contacts::new(&endpoint, first.collect()));
         let member = Member::restore(me, log, unique_u64(), 0)?;
         let (publisher, maps) = maps();
         let (inbox, taker) = inbox(MANAGER_INBOX_MAX);
-        let (seat_in, seat) = watch::channel(Seat::default());
+        let (seat_in, quorum_status) = watch::channel(QuorumStatus::default());
         let led = Arc::new(LedAt::default());
         let stopping = Arc::new(AtomicBool::new(false));
         let counts = Arc::new(ManagerCounts::default());
         let driver = Driver {
             member,
             inbox: taker,
-            out: Outlets::new(&endpoint, contacts.clone()),
+            out: PeerConnections::new(&endpoint, contacts.clone()),
             maps: publisher,
-            seat: seat_in,
+            quorum_status: seat_in,
             led: led.clone(),
             counts: counts.clone(),
             stopping: stopping.clone(),
             lock,
         };
 
-        let client = Arc::new(ManagersClient::start(contacts).beside(ground.colocated));
+        let client = Arc::new(ManagersClient::start(contacts).beside(ports.colocated));
         let book = Arc::new(TokenBook::open(disk)?);
         let issuer = Arc::new(Issuer {
             authority: authority.clone(),
@@ -102,10 +105,10 @@ impl Running {
             maps: maps.clone(),
         });
         let admitted = Admitted { book, maps: maps.clone() };
-        let enrolment = Enrolment::new(authority, admitted, ground.certificate_life);
+        let enrolment = Enrolment::new(authority, admitted, ports.certificate_life);
         let (maps_of_desk, issuer_of_desk) = (maps.clone(), issuer.clone());
         let observed = Arc::new(Observed::default());
-        let desk = Desk {
+        let manager_handler = ManagerHandler {
             inbox,
             maps: maps_of_desk,
             led,
@@ -114,9 +117,9 @@ impl Running {
             observed: observed.clone(),
         };
         let services = Services::new().with_enrolment(enrolment);
-        // A removed server learns of that from the map; the desk takes nothing else from it.
-        let services = services.with_removed::<ManagerService>(Roles::all(), desk);
-        let listener = Listener::start(&endpoint, ear, services)?;
+        // A removed server learns of that from the map; the handler takes nothing else from it.
+        let services = services.with_removed::<ManagerService>(Roles::all(), manager_handler);
+        let listener = Listener::start(&endpoint, listen_socket, services)?;
         let ended = Some(begin(driver)?);
         let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
         let run = Run { server: me, boot, addresses, has: Vec::new() };
@@ -124,7 +127,7 @@ impl Running {
         tracing::info!(server = %me, %address, "a manager runs");
         Ok(Self {
             client,
-            seat,
+            quorum_status,
             maps,
             counts,
             observed,

@@ -1,24 +1,24 @@
 //! The order of copies in the cluster: this server reports its need to the managers, which answer if it has its turn.
-//! The rules are those of the machine, [`Turns`].
+//! The rules are those of the machine, [`CopyPacing`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_env::clock::uptime_ms;
+use larder_protocol::copy_pacing::{CopyNeed, CopyPacing, CopyTurn};
 use larder_protocol::limits::WALK_LOOK_MS;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::pg::CopyPriority;
-use larder_protocol::turns::{CopyNeed, CopyTurn, Turns};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::meta::cluster::Cluster;
 
-/// The driver of [`Turns`].
+/// The driver of [`CopyPacing`].
 #[derive(Debug, Default)]
 pub struct Order {
-    turns: Mutex<Turns>,
+    turns: Mutex<CopyPacing>,
     heard: Notify,
     waited_ms: AtomicU64,
 }

@@ -39,7 +39,7 @@ use super::background::Background;
 use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::index::index_error;
-use super::{Meta, Neighbours};
+use super::{Meta, OtherRoles};
 use crate::blocking;
 use crate::clock::now_ms;
 use crate::limits::{
@@ -47,7 +47,7 @@ use crate::limits::{
     SCRUB_PIECE_COPIES_MAX, SCRUB_ROWS_MAX, SCRUB_SAVE,
 };
 use crate::managers::down;
-use crate::progress::ScrubNow;
+use crate::progress::ScrubStatus;
 use crate::wire::{CopyState, DataCall, DataReply};
 
 /// The file of the scrub's state, in the server's directory.
@@ -355,12 +355,12 @@ impl Meta {
 
     /// Has a copy verified by its data server; `None` if that does not answer.
     async fn state_of(&self, copy: &Copy) -> Option<CopyState> {
-        match &self.neighbours {
-            Neighbours::Here(here) => {
+        match &self.other_roles {
+            OtherRoles::Here(here) => {
                 let (data, chunk) = (here.data.clone(), copy.chunk.clone());
                 blocking::run(move || data.verify_copy(&chunk)).await.ok()
             }
-            Neighbours::Apart(cluster) => {
+            OtherRoles::Apart(cluster) => {
                 let _at_work = self.background.at_work(vec![copy.server]);
                 cluster.verify(copy.server, &copy.chunk).await
             }
@@ -425,12 +425,12 @@ impl Meta {
 
     /// The progress of the scrub; `None` if this server does not scrub.
     #[must_use]
-    pub fn scrub_now(&self) -> Option<ScrubNow> {
+    pub fn scrub_now(&self) -> Option<ScrubStatus> {
         let led = self.led();
         let state = self.scrub.state.lock();
         let (scrub, period_ms) = state.as_ref()?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Some(ScrubNow {
+        Some(ScrubStatus {
             period_ms: *period_ms,
             oldest_ms: scrub.oldest_ms(now_ms(), &led),
             share: scrub.share(),

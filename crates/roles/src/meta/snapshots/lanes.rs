@@ -50,7 +50,7 @@ pub(super) struct Sending {
 }
 
 /// The result of a follower's request for a piece.
-pub(in super::super) enum Taken {
+pub(in super::super) enum PieceTaken {
     /// The piece.
     Here(Piece),
     /// The piece is not built yet, and is sent once it is.
@@ -242,19 +242,19 @@ impl Lane {
         Some(Sending { pg, to, message: PeerMessage::SnapshotRows { view, at, after, piece } })
     }
 
-    fn take(&mut self, after: Option<&[u8]>) -> Taken {
+    fn take(&mut self, after: Option<&[u8]>) -> PieceTaken {
         if let Some(sent) = self.sent.as_ref().filter(|sent| sent.after.as_deref() == after) {
-            return Taken::Here(sent.piece.clone());
+            return PieceTaken::Here(sent.piece.clone());
         }
         let next = self.ready.as_ref().unwrap_or(&self.building);
         if next.after.as_deref() != after {
-            return Taken::Elsewhere;
+            return PieceTaken::Elsewhere;
         }
         match self.ready.take() {
-            Some(part) => Taken::Here(self.send(part)),
+            Some(part) => PieceTaken::Here(self.send(part)),
             None => {
                 self.is_asked = true;
-                Taken::Later
+                PieceTaken::Later
             }
         }
     }
@@ -273,9 +273,9 @@ impl Part {
 
 impl LaneOf {
     /// Takes the piece behind a row. Does not block.
-    pub(in super::super) fn take(&self, after: Option<&[u8]>) -> Taken {
+    pub(in super::super) fn take(&self, after: Option<&[u8]>) -> PieceTaken {
         let mut lanes = self.walk.lanes.lock();
-        let taken = lanes.get_mut(&self.pg).map_or(Taken::Elsewhere, |lane| lane.take(after));
+        let taken = lanes.get_mut(&self.pg).map_or(PieceTaken::Elsewhere, |lane| lane.take(after));
         drop(lanes);
         self.walk.moved.notify_all();
         taken

@@ -36,10 +36,10 @@ use super::index::index_error;
 use super::{Member, Meta};
 use crate::blocking;
 use crate::limits::WALK_LANES_MAX;
-use lanes::{Follower, LaneOf, Sending, SharedWalk, Taken};
+use lanes::{Follower, LaneOf, PieceTaken, Sending, SharedWalk};
 
 /// A snapshot that a follower takes.
-pub(super) struct Kept {
+pub(super) struct FollowerSnapshot {
     at: OpId,
     reader: Arc<dyn KvReader>,
     /// True while a piece is being read for this follower alone.
@@ -171,7 +171,7 @@ impl Meta {
             let mut member = self.lock(pg);
             self.step(&mut member, Event::Peer { from: to, message });
             let (view, applied) = (member.pg.view(), member.pg.applied());
-            let kept = member.duties.snapshots.get_mut(&to);
+            let kept = member.view_state.snapshots.get_mut(&to);
             if let Some(kept) = kept.filter(|kept| kept.at == applied && kept.lane.is_none()) {
                 kept.lane = Some(walk.join(pg, Follower { to, view, at: applied }));
             }
@@ -191,9 +191,12 @@ impl Meta {
         for pg in groups {
             let mut member = self.lock(pg);
             let applied = member.pg.applied();
-            let in_walk =
-                |kept: &&mut Kept| kept.lane.as_ref().is_some_and(|lane| lane.is_in(walk));
-            let Some(kept) = member.duties.snapshots.values_mut().find(in_walk) else { continue };
+            let in_walk = |kept: &&mut FollowerSnapshot| {
+                kept.lane.as_ref().is_some_and(|lane| lane.is_in(walk))
+            };
+            let Some(kept) = member.view_state.snapshots.values_mut().find(in_walk) else {
+                continue;
+            };
             if kept.at == applied {
                 kept.reader = reader.clone();
             } else {
@@ -210,8 +213,9 @@ impl Meta {
             Ok(reader) => {
                 tracing::info!(%pg, follower = %to, "a follower takes a snapshot");
                 self.snapshots.begun.fetch_add(1, Ordering::Relaxed);
-                let kept = Kept { at, reader: reader.into(), is_read: false, lane: None };
-                member.duties.snapshots.insert(to, kept);
+                let kept =
+                    FollowerSnapshot { at, reader: reader.into(), is_read: false, lane: None };
+                member.view_state.snapshots.insert(to, kept);
             }
             Err(error) => self.fail(format!("pg {pg}: no snapshot can be taken: {error}")),
         }
@@ -226,16 +230,16 @@ impl Meta {
         (at, after): (OpId, Option<Vec<u8>>),
     ) {
         let (pg, view) = (member.pg.id(), member.pg.view());
-        let Some(kept) = member.duties.snapshots.get_mut(&to) else { return };
+        let Some(kept) = member.view_state.snapshots.get_mut(&to) else { return };
         if kept.at != at {
             return;
         }
-        match kept.lane.as_ref().map_or(Taken::Elsewhere, |lane| lane.take(after.as_deref())) {
-            Taken::Here(piece) => {
+        match kept.lane.as_ref().map_or(PieceTaken::Elsewhere, |lane| lane.take(after.as_deref())) {
+            PieceTaken::Here(piece) => {
                 return cluster.send(pg, to, PeerMessage::SnapshotRows { view, at, after, piece });
             }
-            Taken::Later => return,
-            Taken::Elsewhere => {}
+            PieceTaken::Later => return,
+            PieceTaken::Elsewhere => {}
         }
         if std::mem::replace(&mut kept.is_read, true) {
             return;
@@ -248,8 +252,8 @@ impl Meta {
             };
             let pg_count = meta.pgs.len() as u32;
             let piece = read_piece(&scan, (pg, pg_count), after.as_deref());
-            let kept = |kept: &&mut Kept| kept.at == at;
-            if let Some(kept) = meta.lock(pg).duties.snapshots.get_mut(&to).filter(kept) {
+            let kept = |kept: &&mut FollowerSnapshot| kept.at == at;
+            if let Some(kept) = meta.lock(pg).view_state.snapshots.get_mut(&to).filter(kept) {
                 kept.is_read = false;
             }
             match (piece, meta.cluster()) {

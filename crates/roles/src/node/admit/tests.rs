@@ -1,4 +1,4 @@
-//! The place that a machine that knocks is to have, by the map.
+//! The place that a machine that asks to be let in is to have, by the map.
 
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{ClusterId, Settings};
@@ -13,8 +13,8 @@ fn list(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn knock(node: &str, peers: &[&str]) -> Knock {
-    Knock { node: node.to_owned(), peers: list(peers), keys: vec![[7; 32]; ROLES.len()] }
+fn request(node: &str, peers: &[&str]) -> DiscoveryRequest {
+    DiscoveryRequest { node: node.to_owned(), peers: list(peers), keys: vec![[7; 32]; ROLES.len()] }
 }
 
 /// The map of a cluster that a:1 has founded.
@@ -56,7 +56,7 @@ impl Map {
     }
 
     fn places(&self, node: &str, peers: &[&str]) -> Result<Places, Answer> {
-        places_in(&self.0, &knock(node, peers))
+        places_in(&self.0, &request(node, peers))
     }
 
     /// Lets a machine in, and returns its roles and number.
@@ -117,10 +117,10 @@ fn a_name_is_free_again_once_all_servers_of_it_are_removed() {
 }
 
 #[test]
-fn knocks_that_cannot_be_meant_are_put_off() {
-    assert!(is_sane(&knock("a:1", &["a:1"])));
-    assert!(!is_sane(&knock("b:1", &["a:1"])), "not of its own list");
-    assert!(!is_sane(&Knock { keys: Vec::new(), ..knock("a:1", &["a:1"]) }));
+fn requests_that_cannot_be_meant_are_put_off() {
+    assert!(is_sane(&request("a:1", &["a:1"])));
+    assert!(!is_sane(&request("b:1", &["a:1"])), "not of its own list");
+    assert!(!is_sane(&DiscoveryRequest { keys: Vec::new(), ..request("a:1", &["a:1"]) }));
     let long = "x".repeat(PEER_NAME_BYTES_MAX) + ":1";
-    assert!(!is_sane(&knock(&long, &[&long])));
+    assert!(!is_sane(&request(&long, &[&long])));
 }

@@ -8,9 +8,9 @@ const HOUR_MS: u64 = 3_600_000;
 const AGE_MS: u64 = 7 * 24 * HOUR_MS;
 
 /// The time at so many hours by the steady clock, with that of the wall so many hours ahead.
-fn at(begin: Now, hours: u64, ahead: u64) -> Now {
+fn at(begin: EventTime, hours: u64, ahead: u64) -> EventTime {
     let steady_ms = begin.steady_ms + hours * HOUR_MS;
-    Now { steady_ms, wall_ms: begin.wall_ms + (hours + ahead) * HOUR_MS }
+    EventTime { steady_ms, wall_ms: begin.wall_ms + (hours + ahead) * HOUR_MS }
 }
 
 async fn begun(proxy: &Proxy, key: &str) {
@@ -55,10 +55,10 @@ async fn a_clock_that_steps_ahead_aborts_no_upload() {
 
 #[test]
 fn a_clock_that_is_steered_is_believed_and_one_that_is_set_is_not() {
-    let begin = Now { steady_ms: 5, wall_ms: 1 << 40 };
+    let begin = EventTime { steady_ms: 5, wall_ms: 1 << 40 };
     let mut searches = Searches::new(AGE_MS, begin);
     let mut search = |steady_ms: u64, wall_ms: u64| {
-        let now = Now { steady_ms: 5 + steady_ms, wall_ms: (1 << 40) + wall_ms };
+        let now = EventTime { steady_ms: 5 + steady_ms, wall_ms: (1 << 40) + wall_ms };
         searches.begin(now)
     };
     assert_eq!(search(HOUR_MS, HOUR_MS + EXPIRY_CLOCK_OFF_MS_MAX), Some(HOUR_MS));

@@ -10,9 +10,9 @@ use super::lookup::Lookup;
 use super::source::{Piece, Source};
 use crate::data::ReadFailure;
 use crate::limits::COALESCES_FOLLOWED_MAX;
-use crate::proxy::reach::Reach;
+use crate::proxy::role_access::RoleAccess;
 
-impl<R: Reach> Source<R> {
+impl<R: RoleAccess> Source<R> {
     /// The verified bytes of a piece.
     pub(super) async fn read(self: &Arc<Self>, piece: Piece) -> Result<Bytes, ReadFailure> {
         let (place, range) = match piece {

@@ -9,10 +9,10 @@ use larder_objects::ObjectError;
 use larder_types::codec::decode;
 use larder_types::{Body, Chunk, PartRow, PieceRow, PiecesId, StreamId, UploadId, rows};
 
-use super::source::{Named, Piece, Place, Source, Within};
+use super::source::{Named, Piece, PieceSlice, Place, Source};
 use crate::data::ReadFailure;
 use crate::limits::{COALESCES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
-use crate::proxy::reach::Reach;
+use crate::proxy::role_access::RoleAccess;
 use crate::proxy::unavailable;
 
 /// Bytes still to be given out, not yet looked up.
@@ -25,13 +25,13 @@ pub(super) enum Span {
         stream: StreamId,
         chunk_bytes: u32,
         range: Range<u64>,
-        within: Option<Within>,
+        within: Option<PieceSlice>,
     },
     PartRow {
         upload: UploadId,
         number: u16,
         range: Range<u64>,
-        within: Option<Within>,
+        within: Option<PieceSlice>,
     },
     Pieces {
         pieces: PiecesId,
@@ -53,7 +53,7 @@ impl<R> Lookup<R> {
     }
 }
 
-impl<R: Reach> Lookup<R> {
+impl<R: RoleAccess> Lookup<R> {
     /// Bytes of an object that was appended to.
     pub(super) fn of_pieces(source: &Arc<Source<R>>, pieces: PiecesId, range: Range<u64>) -> Self {
         let mut lookup = Self::new(source.clone());
@@ -66,7 +66,7 @@ impl<R: Reach> Lookup<R> {
         &mut self,
         body: &Body,
         named: Named,
-        within: Option<Within>,
+        within: Option<PieceSlice>,
         range: Range<u64>,
     ) -> Result<(), ObjectError> {
         if !has(body, &range) {
@@ -176,7 +176,7 @@ impl<R: Reach> Lookup<R> {
     async fn row_of(
         &mut self,
         row: &[u8],
-        within: Option<Within>,
+        within: Option<PieceSlice>,
         range: Range<u64>,
     ) -> Result<Option<Bytes>, ReadFailure> {
         match (self.source.row(row).await, within) {
@@ -206,7 +206,7 @@ impl<R: Reach> Lookup<R> {
         let from = rows::piece(source.bucket, pieces, range.start + 1);
         let to = rows::prefix_end(&rows::pieces(source.bucket, pieces));
         let to = to.ok_or(ReadFailure::Unreadable)?;
-        let found = source.reach.rows_from(pg, from, &to, READ_PIECES_AHEAD).await;
+        let found = source.access.rows_from(pg, from, &to, READ_PIECES_AHEAD).await;
         let mut at = range.start;
         let mut covered = Vec::new();
         for (row, value) in found.map_err(|_error| ReadFailure::Unreadable)? {
@@ -217,7 +217,7 @@ impl<R: Reach> Lookup<R> {
                 break;
             }
             let until = range.end.min(end);
-            let within = Within { pieces, start: piece.start };
+            let within = PieceSlice { pieces, start: piece.start };
             covered.push((piece.body, row, within, at - piece.start..until - piece.start));
             at = until;
         }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_protocol::pg::chunk_in;
-use larder_protocol::sound::check_chunk;
+use larder_protocol::validation::check_chunk;
 use larder_types::{Body, BucketId, Chunk, ObjectKey, OpId, PgId, PiecesId, VersionRow, rows};
 use parking_lot::Mutex;
 
 use crate::data::ReadFailure;
 use crate::limits::MOVES_FOLLOWED_MAX;
-use crate::proxy::reach::Reach;
+use crate::proxy::role_access::RoleAccess;
 
 /// The row that names a chunk. A read asks it again where the chunk lies, as chunks move.
 pub(super) enum Named {
@@ -24,13 +24,13 @@ pub(super) enum Named {
 /// A body that is, or is part of, a piece of an object that was appended to. When the piece is coalesced with others what the
 /// body names is gone, and the same bytes lie elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Within {
+pub(super) struct PieceSlice {
     pub(super) pieces: PiecesId,
     /// Where the body begins in the object.
     pub(super) start: u64,
 }
 
-impl Within {
+impl PieceSlice {
     /// The body that begins so many bytes behind this one.
     pub(super) fn behind(self, bytes: u64) -> Self {
         Self { start: self.start + bytes, ..self }
@@ -45,12 +45,12 @@ impl Within {
 /// A chunk that several pieces are read of: what one finds moved, the others find there.
 pub(super) struct Place {
     pub(super) named: Named,
-    pub(super) within: Option<Within>,
+    pub(super) within: Option<PieceSlice>,
     pub(super) chunk: Mutex<Arc<Chunk>>,
 }
 
 impl Place {
-    pub(super) fn new(chunk: Chunk, named: Named, within: Option<Within>) -> Arc<Self> {
+    pub(super) fn new(chunk: Chunk, named: Named, within: Option<PieceSlice>) -> Arc<Self> {
         Arc::new(Self { named, within, chunk: Mutex::new(Arc::new(chunk)) })
     }
 }
@@ -63,7 +63,7 @@ pub(super) enum Piece {
 
 /// The version that is read, and where.
 pub(super) struct Source<R> {
-    pub(super) reach: Arc<R>,
+    pub(super) access: Arc<R>,
     pub(super) bucket: BucketId,
     pub(super) key: ObjectKey,
     pub(super) op: OpId,
@@ -71,11 +71,11 @@ pub(super) struct Source<R> {
     pub(super) rows_in: Option<PgId>,
 }
 
-impl<R: Reach> Source<R> {
+impl<R: RoleAccess> Source<R> {
     /// A row that the object names; without it the object was replaced.
     pub(super) async fn row(&self, row: &[u8]) -> Result<Bytes, ReadFailure> {
         let pg = self.rows_in.expect("a body that names rows was given its PG");
-        match self.reach.row(pg, row).await {
+        match self.access.row(pg, row).await {
             Ok(Some(value)) => Ok(value),
             Ok(None) => Err(ReadFailure::Mismatch),
             Err(_) => Err(ReadFailure::Unreadable),
@@ -93,7 +93,7 @@ impl<R: Reach> Source<R> {
             if range.end > chunk.len || check_chunk(&chunk).is_err() {
                 return Err(ReadFailure::Unreadable);
             }
-            match self.reach.read(&chunk, range.clone()).await {
+            match self.access.read(&chunk, range.clone()).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(ReadFailure::Mismatch) => {
                     if !Arc::ptr_eq(&chunk, &place.chunk.lock()) {
@@ -116,9 +116,9 @@ impl<R: Reach> Source<R> {
     async fn chunk_now(&self, named: &Named) -> Result<Option<Chunk>, ReadFailure> {
         match named {
             Named::ByVersion => {
-                let pg = self.reach.pg_of(self.bucket, &self.key);
+                let pg = self.access.pg_of(self.bucket, &self.key);
                 let row = rows::version(self.bucket, &self.key, rows::UNVERSIONED);
-                let found = self.reach.row(pg, &row).await;
+                let found = self.access.row(pg, &row).await;
                 let Some(value) = found.map_err(|_error| ReadFailure::Unreadable)? else {
                     return Ok(None);
                 };

@@ -24,7 +24,7 @@ use crate::limits::{
     REGION_HOME_SETTLES_MAX,
 };
 use crate::planted::{self, Bug};
-use crate::proxy::{JournalAsk, RegionReach};
+use crate::proxy::{JournalRequest, RegionAccess};
 use crate::ticket::Settled;
 use crate::wire::JournalShown;
 
@@ -53,8 +53,11 @@ pub(super) enum Waits {
     Region(Heads),
 }
 
-impl<R: RegionReach> Shared<R> {
-    async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
+impl<R: RegionAccess> Shared<R> {
+    async fn journals(
+        &self,
+        ask: &JournalRequest,
+    ) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
         let shown = self.shown.journals(ask).await;
         shown.map_err(|error| ObjectError::Unavailable { reason: error.to_string() })
     }
@@ -64,7 +67,7 @@ impl<R: RegionReach> Shared<R> {
     pub(in super::super) async fn heads(&self) -> Result<Option<Heads>, ObjectError> {
         let count = self.shown.pg_count();
         let pgs = (0..count).map(|pg| (PgId(pg), Token::default())).collect();
-        let shown = self.journals(&JournalAsk { pgs, ids_max: 0, settled: true }).await?;
+        let shown = self.journals(&JournalRequest { pgs, ids_max: 0, settled: true }).await?;
         let heads: Heads = shown.into_iter().map(|(pg, shown)| (pg, shown.applied)).collect();
         Ok((heads.len() == count as usize).then_some(heads))
     }
@@ -80,7 +83,7 @@ impl<R: RegionReach> Shared<R> {
 
     /// Waits until puts that are open in these PGs have come to an end, for [`REGION_HOME_SETTLE_MS`] at most; what remains is kept.
     async fn settle(&self, bucket: BucketId, open: &mut Open) {
-        let (first, reach) = (rows::bucket(b'V', bucket), self.shown.reach());
+        let (first, access) = (rows::bucket(b'V', bucket), self.shown.access());
         let to = &rows::prefix_end(&first);
         // Those in which something takes long come last.
         let mut groups: Vec<(PgId, Vec<u8>)> = open.clone().into_iter().collect();
@@ -89,7 +92,7 @@ impl<R: RegionReach> Shared<R> {
         let settling = groups.into_iter().map(|(pg, mut from)| async move {
             loop {
                 let span = RowSpan { from: from.clone(), to: to.clone() };
-                match reach.ask(pg, Call::Settle(span)).await {
+                match access.ask(pg, Call::Settle(span)).await {
                     Ok(Settled::Shows(None)) => return drop(known.lock().remove(&pg)),
                     // All before the row is settled. Puts that have come there meanwhile are no concern.
                     Ok(Settled::Shows(Some(row))) if row > from => {
@@ -107,7 +110,7 @@ impl<R: RegionReach> Shared<R> {
     }
 }
 
-impl<R: RegionReach> SourceState<R> {
+impl<R: RegionAccess> SourceState<R> {
     /// Returns true if a region has all that was here when this was asked first for the mark.
     pub(super) async fn has_passed(&self, mark: Mark) -> Result<bool, ObjectError> {
         if planted::has(Bug::MovesHomeEarly) {
@@ -168,7 +171,7 @@ impl<R: RegionReach> SourceState<R> {
         heads.retain(|pg, head| tokens.get(pg).is_none_or(|token| token.through < *head));
         // A token is that of the last change: of a group at rest it stays below the last op.
         let behind = heads.keys().filter_map(|pg| Some((*pg, *tokens.get(pg)?))).collect();
-        let ask = JournalAsk { pgs: behind, ids_max: 0, settled: false };
+        let ask = JournalRequest { pgs: behind, ids_max: 0, settled: false };
         for (pg, shown) in self.shared().journals(&ask).await? {
             let has_all = shown.told.is_ok_and(|batch| batch.left.0 == 0);
             if has_all && heads.get(&pg).is_some_and(|head| shown.applied >= *head) {

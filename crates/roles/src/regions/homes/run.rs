@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use larder_link::AskHome;
-use larder_protocol::region::home::{Effect, Event, HomeAnswer, HomeAsk, NotTaken, Taking};
+use larder_protocol::region::home::{Effect, Event, HomeAnswer, HomeRefused, HomeRequest, Taking};
 use larder_types::{BucketName, Home, HomeScope, HomeState, RegionId};
 use tokio::time::{sleep, timeout};
 
@@ -17,7 +17,7 @@ use super::super::Shared;
 use crate::limits::{
     REGION_HOME_AGAIN_MS, REGION_HOME_ANSWER_MS, REGION_HOME_LEVEL_MS, REGION_HOME_RUNS_MAX,
 };
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
 /// An event for the machine.
 struct Answered {
@@ -31,7 +31,7 @@ struct Answered {
 /// The reason why a run ended before this region was the home.
 enum Ended {
     /// The machine ended.
-    NotTaken(NotTaken),
+    HomeRefused(HomeRefused),
     /// This region lacks changes, and nothing is claimed yet: it is tried again soon.
     Behind,
     /// The order was taken back.
@@ -40,7 +40,7 @@ enum Ended {
 
 /// Begins to make this region the home of a bucket, unless that is under way. Of those that are only ordered as many are under way
 /// as may be; one that is `awaited` already has its record, and clients wait for it.
-pub(super) fn begin<R: RegionReach>(
+pub(super) fn begin<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     bucket: BucketName,
     (scope, awaited): (HomeScope, bool),
@@ -68,7 +68,7 @@ pub(super) fn begin<R: RegionReach>(
     });
 }
 
-async fn carry_out<R: RegionReach>(
+async fn carry_out<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     (bucket, ends): (&BucketName, Arc<AtomicBool>),
     scope: HomeScope,
@@ -82,7 +82,7 @@ async fn carry_out<R: RegionReach>(
             shared.homes.counters.taken.fetch_add(1, Ordering::Relaxed);
             tracing::info!(%bucket, "this region is the home of a bucket now");
         }
-        Err(Ended::NotTaken(why)) => {
+        Err(Ended::HomeRefused(why)) => {
             shared.homes.reason(bucket, run.reason(why));
             sleep(Duration::from_millis(REGION_HOME_AGAIN_MS)).await;
         }
@@ -97,7 +97,7 @@ async fn carry_out<R: RegionReach>(
 }
 
 /// A machine, and what it asks for.
-struct Run<R: RegionReach> {
+struct Run<R: RegionAccess> {
     shared: Arc<Shared<R>>,
     bucket: BucketName,
     scope: HomeScope,
@@ -110,13 +110,14 @@ struct Run<R: RegionReach> {
     why: Option<String>,
 }
 
-impl<R: RegionReach> Run<R> {
+impl<R: RegionAccess> Run<R> {
     fn of(
         shared: &Arc<Shared<R>>,
         (bucket, ends): (BucketName, Arc<AtomicBool>),
         scope: HomeScope,
     ) -> Self {
-        let others = shared.site.members().borrow().live().map(|peer| peer.number).collect();
+        let others =
+            shared.region_endpoint.members().borrow().live().map(|peer| peer.number).collect();
         let (shared, asking) = (shared.clone(), FuturesUnordered::new());
         let asked = BTreeMap::new();
         Self { shared, bucket, scope, others, asking, ends, asked, why: None }
@@ -131,7 +132,7 @@ impl<R: RegionReach> Run<R> {
     async fn take(&mut self) -> Result<(), Ended> {
         let own = self.shared.shown.own();
         let record = self.shared.homed(&self.bucket);
-        let record = record.ok_or(Ended::NotTaken(NotTaken::Changed))?;
+        let record = record.ok_or(Ended::HomeRefused(HomeRefused::Changed))?;
         let mut out = Vec::new();
         let others = self.others.iter().copied();
         let mut taking = Taking::begin(own, others, (record.home, self.scope), &mut out);
@@ -151,7 +152,7 @@ impl<R: RegionReach> Run<R> {
                         };
                         self.asking.push(wait.boxed());
                     }
-                    Effect::End(ended) => return ended.map_err(Ended::NotTaken),
+                    Effect::End(ended) => return ended.map_err(Ended::HomeRefused),
                 }
             }
             let event = self.next().await?;
@@ -166,7 +167,8 @@ impl<R: RegionReach> Run<R> {
     async fn next(&mut self) -> Result<Event, Ended> {
         loop {
             let next = self.asking.next().await;
-            let Answered { event, why, number } = next.ok_or(Ended::NotTaken(NotTaken::Changed))?;
+            let Answered { event, why, number } =
+                next.ok_or(Ended::HomeRefused(HomeRefused::Changed))?;
             if let Event::Answered(from, _) = event
                 && self.asked.get(&from) != Some(&number)
             {
@@ -177,7 +179,7 @@ impl<R: RegionReach> Run<R> {
         }
     }
 
-    fn ask(&mut self, region: RegionId, ask: HomeAsk) {
+    fn ask(&mut self, region: RegionId, ask: HomeRequest) {
         let number = self.asked.get(&region).map_or(1, |number| number + 1);
         self.asked.insert(region, number);
         let own = self.shared.shown.own();
@@ -204,13 +206,14 @@ impl<R: RegionReach> Run<R> {
         let (shared, bucket, others) =
             (self.shared.clone(), self.bucket.clone(), self.others.clone());
         let setting = async move {
-            let members = shared.site.members().borrow().clone();
+            let members = shared.region_endpoint.members().borrow().clone();
             // One that has joined since may know the bucket without its home.
             let has_joined = members.live().any(|peer| !others.contains(&peer.number));
             if has_joined && (next.is_awaited() || next.state == HomeState::Here) {
                 return Answered { event: Event::Set(false), why: None, number: 0 };
             }
-            let (is_set, why) = match shared.shown.reach().set_home(&bucket, expected, next).await {
+            let (is_set, why) = match shared.shown.access().set_home(&bucket, expected, next).await
+            {
                 Ok(is_set) => (is_set, None),
                 Err(error) => (false, Some(error.into_reason())),
             };
@@ -220,26 +223,26 @@ impl<R: RegionReach> Run<R> {
     }
 
     /// A reason for operators.
-    fn reason(&self, why: NotTaken) -> String {
-        let members = self.shared.site.members().borrow().clone();
+    fn reason(&self, why: HomeRefused) -> String {
+        let members = self.shared.region_endpoint.members().borrow().clone();
         let name = |number: RegionId| {
             members.peer(number).map_or_else(|| number.to_string(), |peer| peer.name.to_string())
         };
         match why {
-            NotTaken::NoAnswer(region) => {
+            HomeRefused::NoAnswer(region) => {
                 let why = self.why.as_deref().unwrap_or("no reason is known");
                 format!("region {} does not answer: {why}", name(region))
             }
-            NotTaken::Absent(region) => {
+            HomeRefused::Absent(region) => {
                 format!("region {} does not have the bucket yet, or deletes it", name(region))
             }
-            NotTaken::OtherRegions(region) => {
+            HomeRefused::OtherRegions(region) => {
                 format!("region {} knows other regions than this one", name(region))
             }
-            NotTaken::Refused(region) => {
+            HomeRefused::Refused(region) => {
                 format!("region {} says that another one is to be the home", name(region))
             }
-            NotTaken::Changed => match &self.why {
+            HomeRefused::Changed => match &self.why {
                 Some(why) => format!("the bucket's record is not set: {why}"),
                 None => "the home has changed meanwhile, or another region has joined".to_owned(),
             },

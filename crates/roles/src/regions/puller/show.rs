@@ -1,17 +1,17 @@
 //! Shows operators what the machine says: alarms, and how far this region is behind.
 
 use larder_protocol::region::Name;
-use larder_protocol::region::journal::Why;
+use larder_protocol::region::journal::VoidReason;
 use larder_protocol::region::pull::{Alarm, Lag};
 use larder_types::BucketName;
 
 use super::super::taking;
-use super::super::watch::Behind;
+use super::super::watch::ReplicationLag;
 use super::Puller;
 use crate::clock::now;
-use crate::proxy::RegionReach;
+use crate::proxy::RegionAccess;
 
-impl<R: RegionReach> Puller<R> {
+impl<R: RegionAccess> Puller<R> {
     pub(super) fn alarm(&self, alarm: &Alarm) {
         let watch = &self.shared.watch;
         match alarm {
@@ -26,7 +26,7 @@ impl<R: RegionReach> Puller<R> {
             Alarm::Unsound { region } => watch.unsound(*region),
             Alarm::Void { source, void } => {
                 let (region, pg, why) = (source.region, source.pg, void.why);
-                if why == Why::Ahead {
+                if why == VoidReason::Ahead {
                     let what = "it has lost changes that it had told: was its directory restored from a backup? \
                                 Then remove it, and let an empty store join in its place";
                     watch.lost(region, what);
@@ -56,7 +56,8 @@ impl<R: RegionReach> Puller<R> {
             let oldest = oldest_names.get(&region).map(|(_, name)| shown(name));
             let here_bytes = here_bytes.get(&region).copied().unwrap_or_default();
             let bytes = bytes.saturating_sub(here_bytes);
-            let behind = Behind { operations: outcomes, bytes, oldest_ms, oldest, is_comparing };
+            let behind =
+                ReplicationLag { operations: outcomes, bytes, oldest_ms, oldest, is_comparing };
             self.shared.watch.set_behind(region, behind);
             // While much is behind a PG may wait for long before it is asked.
             let is_level = outcomes == 0 && !is_comparing;

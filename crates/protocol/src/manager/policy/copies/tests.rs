@@ -1,8 +1,8 @@
 //! The order of turns, and that all have theirs.
 
 use super::*;
-use crate::manager::chance::Rng;
-use crate::turns::Turns;
+use crate::copy_pacing::CopyPacing;
+use crate::manager::chance::CounterRng;
 
 const BEGAN_MS: u64 = 50_000;
 const NOW_MS: u64 = BEGAN_MS + COPY_NEED_MS;
@@ -105,7 +105,7 @@ fn all_that_are_stuck_may_go_on() {
 /// A meta server with copies to make: so many of chunks with one copy, with two and with three.
 #[derive(Debug, Default)]
 struct Server {
-    turns: Turns,
+    turns: CopyPacing,
     left: [u32; 3],
     /// It can make none of them.
     is_stuck: bool,
@@ -146,7 +146,7 @@ impl Server {
 
 /// A cluster under one seed: beats come late and are lost, leaders change, replicas are lost, servers get stuck.
 struct Cluster {
-    rng: Rng,
+    rng: CounterRng,
     leader: Copies,
     servers: Vec<Server>,
     doing: Vec<Option<usize>>,
@@ -162,7 +162,7 @@ const LATE_MS: u64 = 3_000;
 
 impl Cluster {
     fn new(seed: u64) -> Self {
-        let mut rng = Rng(seed, 0);
+        let mut rng = CounterRng(seed, 0);
         let count = 3 + rng.below(6) as usize;
         let mut servers: Vec<Server> = Vec::new();
         for _ in 0..count {

@@ -44,12 +44,12 @@ fn a_server_that_died_with_the_leader_is_not_waited_for_anew() {
     let died = world.pg(0).members[0];
     let (next, died_ms) = (1 - world.leader.0, world.now_ms);
     world.stale = world.map.clone();
-    (0..3).for_each(|id| world.policy(next, PolicyEvent::Overheard(ServerId(id))));
+    (0..3).for_each(|id| world.policy(next, PolicyEvent::FollowerHeartbeats(ServerId(id))));
     world.stop(died.0);
     world.run_for(1000);
     assert!(world.map.is_up(died), "the leader before had no time to find out");
     let others = (0..3).filter(|id| ServerId(*id) != died);
-    others.for_each(|id| world.policy(next, PolicyEvent::Overheard(ServerId(id))));
+    others.for_each(|id| world.policy(next, PolicyEvent::FollowerHeartbeats(ServerId(id))));
     world.change_leader();
     while world.map.is_up(died) {
         world.run_for(10);
@@ -320,11 +320,11 @@ fn waited_ms(before: impl Fn(&mut World)) -> u64 {
     let begun_ms = world.now_ms;
     world.run_for(SILENT_MS);
     // It is down before its lease has run out.
-    world.policy(next, PolicyEvent::Overheard(primary));
+    world.policy(next, PolicyEvent::FollowerHeartbeats(primary));
     world.run_for(SILENT_MS - 10);
     world.servers.get_mut(&primary.0).unwrap().cut = true;
     let others = (0..3).map(ServerId).filter(|id| *id != primary);
-    others.for_each(|id| world.policy(next, PolicyEvent::Overheard(id)));
+    others.for_each(|id| world.policy(next, PolicyEvent::FollowerHeartbeats(id)));
     assert!(world.now_ms > begun_ms + SILENT_MS && world.pg(0).view == view);
     world.change_leader();
     let elected_ms = world.now_ms;

@@ -158,7 +158,7 @@ fn targets_are_computed_for_some_groups_at_a_time_until_all_are_right() {
         server: *id,
         domains: record.domains,
         weight: record.weight,
-        standing: Standing::In,
+        placement_state: PlacementState::In,
     };
     let servers: Vec<MetaServer> = map.servers.iter().map(server).collect();
     for (pg, record) in (0..).map(PgId).zip(&map.pgs) {

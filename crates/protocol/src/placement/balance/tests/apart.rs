@@ -62,13 +62,13 @@ fn rests_on(lvs: &mut Lvs, disks: &[DiskInfo]) -> BTreeSet<u32> {
 fn what_goes_beside_a_move_leaves_no_copies_nearer_together() {
     // Two machines: 0, 1 and 2 lie on one, 3 and 4 on the other. From 0 to 2, while 3 drains.
     let mut disks: Vec<DiskInfo> = (0..5).map(|id| disk(id, id / 3, 40)).collect();
-    disks[3].standing = Standing::Out;
+    disks[3].placement_state = PlacementState::Out;
     let rests = rests_on(&mut moving(&[0, 1, 3, 2]), &disks);
     assert!(rests.len() == 3 && rests.contains(&4), "{rests:?}");
     // Four machines of two disks: from 0 to 1, while the machine of 4 drains.
     let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 2, 40)).collect();
-    disks[4].standing = Standing::Out;
-    disks[5].standing = Standing::Out;
+    disks[4].placement_state = PlacementState::Out;
+    disks[5].placement_state = PlacementState::Out;
     let rests = rests_on(&mut moving(&[0, 2, 4, 1]), &disks);
     let machines: BTreeSet<u32> = rests.iter().map(|disk| disk / 2).collect();
     assert_eq!((rests.len(), machines), (3, BTreeSet::from([0, 1, 3])));
@@ -83,7 +83,7 @@ fn a_volume_whose_copies_lie_near_moves_apart_whatever_the_loads() {
     let mut lvs = moving(&[0, 1, 2]);
     lvs[0].0 = LvId(1);
     let shifts = planned(&lvs, &disks, 5, 9);
-    assert!(matches!(shifts[..], [Shift { to: DiskId(3..6), .. }]), "{shifts:?}");
+    assert!(matches!(shifts[..], [CopyMove { to: DiskId(3..6), .. }]), "{shifts:?}");
     lvs[0].1.push(LvCopy::whole(3, shifts[0].to));
     let goes = plan_moves(&lvs, &disks, RULES, 9);
     assert_eq!(goes, [LvMove::Drop(LvId(1), shifts[0].from.0 as usize)]);
@@ -92,11 +92,14 @@ fn a_volume_whose_copies_lie_near_moves_apart_whatever_the_loads() {
     // On two machines of three that have room: one lies on both, and its twin goes to the third.
     disks.push(disk(6, 2, 40));
     let shifts = planned(&lvs, &disks, 99, 9);
-    assert!(matches!(shifts[..], [Shift { to: DiskId(6), from: DiskId(0..3), .. }]), "{shifts:?}");
+    assert!(
+        matches!(shifts[..], [CopyMove { to: DiskId(6), from: DiskId(0..3), .. }]),
+        "{shifts:?}"
+    );
     for unfit in [
         DiskInfo { pv_free: 0, ..disks[6] },
         DiskInfo { room: Room::Doubtful, ..disks[6] },
-        DiskInfo { standing: Standing::Away, ..disks[6] },
+        DiskInfo { placement_state: PlacementState::Away, ..disks[6] },
     ] {
         disks[6] = unfit;
         assert_eq!(planned(&lvs, &disks, 99, 9), [], "{unfit:?}");
@@ -175,9 +178,9 @@ fn what_cannot_be_filled_holds_up_no_repair() {
         copies.push(LvCopy { current: false, made: false, ..LvCopy::whole(2, DiskId(2)) });
     }
     assert_eq!(filling(&lvs, &disks).all(), 128);
-    disks[2].standing = Standing::Out;
+    disks[2].placement_state = PlacementState::Out;
     assert_eq!(filling(&lvs, &disks).all(), 0);
-    (disks[2].standing, disks[2].room) = (Standing::Away, Room::None);
+    (disks[2].placement_state, disks[2].room) = (PlacementState::Away, Room::None);
     assert_eq!(filling(&lvs, &disks).all(), 0);
     // One that is there stays, and another is filled beside it.
     let mut there = lvs.clone();
@@ -207,8 +210,8 @@ fn what_cannot_be_filled_holds_up_no_repair() {
 fn what_is_stuck_counts_for_nothing_and_keeps_no_copy_from_a_drain() {
     // 0, 1 and 2 lie on one machine, 3, 4 and 5 on the other: 3 drains, and 4 has no room for what it was to be given.
     let mut disks: Vec<DiskInfo> = (0..6).map(|id| disk(id, id / 3, 40)).collect();
-    disks[3].standing = Standing::Out;
-    (disks[4].standing, disks[4].room) = (Standing::Away, Room::None);
+    disks[3].placement_state = PlacementState::Out;
+    (disks[4].placement_state, disks[4].room) = (PlacementState::Away, Room::None);
     let stuck =
         |replica| LvCopy { current: false, made: false, ..LvCopy::whole(replica, DiskId(4)) };
     let mut lvs = moving(&[0, 1, 2, 3]);

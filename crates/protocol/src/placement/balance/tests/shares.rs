@@ -39,7 +39,7 @@ fn spread(numbers: &[u32]) -> u32 {
 }
 
 /// A plan of the moves for evenness alone, or of all.
-fn shifts(lvs: &Lvs, disks: &[DiskInfo], spread_percent: u64, is_even: bool) -> Vec<Shift> {
+fn shifts(lvs: &Lvs, disks: &[DiskInfo], spread_percent: u64, is_even: bool) -> Vec<CopyMove> {
     let written = written(lvs);
     let on = on(lvs, &written);
     let of = Balance { written_on: Some(&on), ..of(lvs, &written, disks, spread_percent) };
@@ -136,7 +136,7 @@ fn of_those_that_take_writes_the_last_drawn_goes() {
     let written: BTreeSet<LvId> = lvs.iter().map(|(lv, _)| *lv).collect();
     let on = on(&lvs, &written);
     let of = Balance { written_on: Some(&on), ..of(&lvs, &written, &disks, 5) };
-    let shift = Shift { lv: LvId(6), from: DiskId(1), to: DiskId(3) };
+    let shift = CopyMove { lv: LvId(6), from: DiskId(1), to: DiskId(3) };
     assert_eq!(plan_balance(&of, 1).shifts, [shift]);
 }
 
@@ -154,7 +154,7 @@ fn new_volumes_go_where_few_are_written_unless_that_brings_copies_nearer_togethe
         assert!(placed.disks.iter().all(|disk| disk.0 >= 5), "{placed:?}");
     }
     // Two machines have disks below.
-    disks[7].standing = Standing::Out;
+    disks[7].placement_state = PlacementState::Out;
     for (placed, lv) in place(&disks).into_iter().zip(0..) {
         assert_eq!(Some(placed), place_lv(LvId(lv), &disks, RULES));
     }

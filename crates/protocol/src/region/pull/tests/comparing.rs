@@ -17,7 +17,8 @@ impl Site {
     fn void(&mut self, journals: &[(u32, u64)]) {
         let request = self.asked(2);
         self.effects();
-        let void = |through| Void { why: Why::Overrun, resume: Token { through: OpSeq(through) } };
+        let void =
+            |through| Void { why: VoidReason::Overrun, resume: Token { through: OpSeq(through) } };
         let pgs = journals.iter().map(|(pg, through)| (PgId(*pg), Err(void(*through))));
         self.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: pgs.collect() });
     }

@@ -53,7 +53,7 @@ async fn until_voters(manager: &Manager, voters: &[u32]) {
     let settled = |members: &larder_protocol::manager::quorum::Members| {
         members.voters == voters && members.next_voters.is_empty()
     };
-    until_seen(manager.seat(), |seat| settled(&seat.members)).await;
+    until_seen(manager.quorum_status(), |quorum_status| settled(&quorum_status.members)).await;
 }
 
 /// Three managers that vote; the first is the founder.
@@ -245,8 +245,8 @@ async fn another_manager_is_asked_beside_one_that_is_late() {
     let Silent { founder, client, .. } = &all;
     create_bucket(founder, "news").await;
     let begun = Instant::now();
-    let news = BucketName::new("news").unwrap();
-    until(client, "the other's map", |map| map.buckets.contains_key(&news)).await;
+    let notifier = BucketName::new("news").unwrap();
+    until(client, "the other's map", |map| map.buckets.contains_key(&notifier)).await;
     let took = begun.elapsed();
     assert!(took < CONNECT_TIME_MAX / 2, "{took:?}");
 }
@@ -281,7 +281,7 @@ async fn a_manager_that_does_not_lead_hands_on_what_servers_say() {
     until(&idle.client, "up", |map| is(map, server, ServerState::Up)).await;
     let Idle { endpoint, client, .. } = &idle;
 
-    let follower = managers.iter().find(|(_, it)| !it.seat().borrow().leads).unwrap();
+    let follower = managers.iter().find(|(_, it)| !it.quorum_status().borrow().leads).unwrap();
     let (id, address) = contact(&follower.1);
     let peer: Peer<ManagerService> = Peer::new(endpoint, id, address);
     let moved = vec!["moved:1".to_owned()];

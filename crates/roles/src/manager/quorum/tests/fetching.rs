@@ -26,10 +26,10 @@ use super::support::{SETTINGS, new_server, until};
 use crate::inbox::inbox;
 use crate::limits::{MAP_PAGE_BYTES, PROTOCOL_MAP_CHANGES};
 use crate::manager::quorum::counts::ManagerCounts;
-use crate::manager::quorum::handler::Desk;
+use crate::manager::quorum::handler::ManagerHandler;
 use crate::manager::quorum::maps::{Later, Maps, Publisher, maps};
 use crate::manager::quorum::tokens::{Issuer, TokenBook};
-use crate::managers::{Contacts, Managers, ManagersClient, MapKeeper};
+use crate::managers::{Contacts, Managers, ManagersClient, MapStore};
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
 const CLUSTER: ClusterId = ClusterId(1);
@@ -101,7 +101,7 @@ impl Shows {
 type Hook = Box<dyn Fn(&Shows, &ManagerCall) -> bool + Send + Sync>;
 
 struct Hooked {
-    desk: Desk,
+    manager_handler: ManagerHandler,
     shows: Arc<Shows>,
     hook: Hook,
 }
@@ -116,12 +116,12 @@ impl Handler<ManagerService> for Hooked {
     ) {
         match (self.hook)(&self.shows, &request) {
             true => responder.busy(),
-            false => self.desk.request(from, request, payload, responder),
+            false => self.manager_handler.request(from, request, payload, responder),
         }
     }
 
     fn message(&self, from: &PeerIdentity, message: ManagerMessageIn, payload: Bytes) {
-        self.desk.message(from, message, payload);
+        self.manager_handler.message(from, message, payload);
     }
 }
 
@@ -167,7 +167,7 @@ impl Showing {
         };
         let (inbox, _taker) = inbox(1);
         let counts = Arc::<ManagerCounts>::default();
-        let desk = Desk {
+        let manager_handler = ManagerHandler {
             inbox,
             maps: maps.clone(),
             led: Arc::default(),
@@ -176,7 +176,7 @@ impl Showing {
             observed: Arc::default(),
         };
         let shows = Arc::new(Shows { publisher, maps });
-        let hooked = Hooked { desk, shows: shows.clone(), hook };
+        let hooked = Hooked { manager_handler, shows: shows.clone(), hook };
         let services = Services::new().with::<ManagerService>(Roles::all(), hooked);
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listener = Listener::start(&own, socket, services).unwrap();
@@ -202,8 +202,8 @@ impl Showing {
     }
 
     /// That of a server with a directory, which has a map from an earlier run perhaps.
-    fn client_in(&self, dir: &Path) -> (ManagersClient, Arc<MapKeeper>) {
-        let keeper = MapKeeper::open(dir, ServerId(9)).unwrap();
+    fn client_in(&self, dir: &Path) -> (ManagersClient, Arc<MapStore>) {
+        let keeper = MapStore::open(dir, ServerId(9)).unwrap();
         (ManagersClient::start_keeping(self.contacts(Vec::new()), keeper.clone()), keeper)
     }
 

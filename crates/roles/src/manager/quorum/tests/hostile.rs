@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use larder_identity::{Credentials, Role, Roles};
 use larder_net::{
-    CallError, Decider, Endpoint, Handler, Listener, Peer, PeerIdentity, Refused, Responder,
+    CallError, Endpoint, Handler, Listener, Peer, PeerIdentity, Refused, RefusingSide, Responder,
     Services,
 };
 use larder_protocol::manager::policy::ServerMessage;
@@ -72,7 +72,7 @@ async fn a_removed_server_is_refused_by_the_others_and_finds_out_from_managers()
             other => panic!("a removed server is served: {other:?}"),
         }
     };
-    assert_eq!((denied.by, denied.reason), (Decider::Peer, Refused::Removed));
+    assert_eq!((denied.by, denied.reason), (RefusingSide::Peer, Refused::Removed));
     assert!(denied.why.contains("was removed from the cluster"), "{denied}");
     assert!(serving.endpoint.metrics().refused(Refused::Removed) > 0);
 

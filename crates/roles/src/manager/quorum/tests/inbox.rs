@@ -21,10 +21,10 @@ use crate::directory::LOCK_FILE;
 use crate::inbox::inbox;
 use crate::limits::MANAGER_INBOX_MAX;
 use crate::manager::quorum::disk::QuorumDisk;
-use crate::manager::quorum::driver::{Driver, Input, Outlets, Route};
-use crate::manager::quorum::handler::Desk;
+use crate::manager::quorum::driver::{Driver, Input, PeerConnections, Route};
+use crate::manager::quorum::handler::ManagerHandler;
 use crate::manager::quorum::maps::maps;
-use crate::manager::quorum::member::{Member, Seat};
+use crate::manager::quorum::member::{Member, QuorumStatus};
 use crate::manager::quorum::tokens::{Issuer, TokenBook};
 use crate::managers::{Contacts, ManagersClient};
 use crate::wire::{ManagerCall, ManagerReply, ManagerService};
@@ -59,8 +59,9 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     assert_eq!(taken, MANAGER_INBOX_MAX);
     let (led, counts) = (Arc::default(), Arc::default());
     let observed = Arc::default();
-    let desk = Desk { inbox, maps, led, issuer: Arc::new(issuer), counts, observed };
-    let services = Services::new().with::<ManagerService>(Roles::all(), desk);
+    let manager_handler =
+        ManagerHandler { inbox, maps, led, issuer: Arc::new(issuer), counts, observed };
+    let services = Services::new().with::<ManagerService>(Roles::all(), manager_handler);
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = Listener::start(&own, socket, services).unwrap();
     let address = listener.address().to_string();
@@ -72,21 +73,21 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
 
     let log = QuorumDisk::make(disk.clone(), CLUSTER, ME).unwrap();
     let stopping = Arc::new(AtomicBool::new(false));
-    let (seat, mut seats) = watch::channel(Seat::default());
+    let (quorum_status, mut statuses) = watch::channel(QuorumStatus::default());
     let driver = Driver {
         member: Member::found(ME, log, 1, 0).unwrap(),
         inbox: taker,
         led: Arc::default(),
-        out: Outlets::new(&own, contacts),
+        out: PeerConnections::new(&own, contacts),
         maps: publisher,
-        seat,
+        quorum_status,
         counts: Arc::default(),
         stopping: stopping.clone(),
         lock: Some(disk.lock(LOCK_FILE).unwrap()),
     };
     let driving = std::thread::spawn(move || driver.run());
     // By then it has taken what was in its inbox.
-    let leads = seats.wait_for(|seat| seat.leads);
+    let leads = statuses.wait_for(|quorum_status| quorum_status.leads);
     timeout(Duration::from_secs(60), leads).await.expect("it leads within a minute").unwrap();
     assert_eq!(propose().await, ManagerReply::Applied(Ok(Outcome::Done)));
     stopping.store(true, Ordering::Release);

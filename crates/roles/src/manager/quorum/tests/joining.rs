@@ -20,7 +20,7 @@ use super::support::{
     until_it_signs, until_seen,
 };
 use crate::identity::{IDENTITY_FILE, identity_in};
-use crate::manager::quorum::{AUTHORITY_FILE, Manager, Seat};
+use crate::manager::quorum::{AUTHORITY_FILE, Manager, QuorumStatus};
 use crate::managers::NotIssued;
 use crate::managers::{Contacts, Managers, ManagersClient};
 use crate::renewal::Renewal;
@@ -174,8 +174,8 @@ async fn servers_join_and_renew_without_the_founder() {
     let m2 = join_and_start(homes[1].path(), &founder, &tokens[1].1).await;
     for manager in [&m1, &m2] {
         until_it_signs(manager).await;
-        let all_vote = |seat: &Seat| seat.members.voters.len() == 3;
-        until_seen(manager.seat(), all_vote).await;
+        let all_vote = |quorum_status: &QuorumStatus| quorum_status.members.voters.len() == 3;
+        until_seen(manager.quorum_status(), all_vote).await;
     }
     let mode = homes[0].path().join(AUTHORITY_FILE).metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "its owner's alone");
@@ -194,8 +194,8 @@ async fn servers_join_and_renew_without_the_founder() {
     let contacts = || Arc::new(Contacts::new(&endpoint, vec![contact(&m1), contact(&m2)]));
     let client = Arc::new(ManagersClient::start(contacts()));
     let renewal = Renewal::of_member(path.clone(), identity, credentials, client.clone());
-    until_seen(renewal.standing().renewals(), |times| *times >= 1).await;
-    assert!(renewal.standing().seconds_left() > 80.0 * 86_400.0, "as long as theirs is");
+    until_seen(renewal.certificate_expiry().renewals(), |times| *times >= 1).await;
+    assert!(renewal.certificate_expiry().seconds_left() > 80.0 * 86_400.0, "as long as theirs is");
     assert!(Identity::load(&path).unwrap().valid_until() > ends, "and kept");
     // New connections go on after the old certificate's end: nothing was started again.
     while SystemTime::now() <= ends {
@@ -219,7 +219,7 @@ async fn a_manager_whose_certificate_has_ended_signs_another_for_itself() {
     let ended = authority.identity_for(subject.server, subject.roles, Duration::ZERO).unwrap();
     ended.save(&path).unwrap();
     let manager = start(dir.path(), Vec::new()).await;
-    assert!(manager.standing().seconds_left() > 80.0 * 86_400.0);
+    assert!(manager.certificate_expiry().seconds_left() > 80.0 * 86_400.0);
     let is_up = |map: &state::Topology| is(map, ServerId(0), ServerState::Up);
     until(manager.managers(), "up", is_up).await;
 }

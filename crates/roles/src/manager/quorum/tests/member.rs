@@ -18,7 +18,7 @@ use larder_protocol::manager::state::{
 use larder_types::{BootId, ServerId};
 
 use super::support::{SETTINGS, new_server};
-use crate::limits::{MANAGER_TICK_MS, WAY_SILENT_MS};
+use crate::limits::{MANAGER_TICK_MS, ROUTE_SILENT_MS};
 use crate::manager::quorum::disk::QuorumDisk;
 use crate::manager::quorum::member::{Member, MemberEffect};
 use crate::manager::quorum::membership::next_change;
@@ -149,8 +149,8 @@ fn a_server_that_only_others_hear_is_told_by_way_of_them() {
     assert_eq!(told(None, 0), [asked()]);
     assert_eq!(told(Some(ServerId(1)), 0), [asked()], "it was heard just now");
     let back = MemberEffect::HandBack(ServerId(1), ME, ManagerMessage::WhoAreYou);
-    assert_eq!(told(Some(ServerId(1)), WAY_SILENT_MS), [back, asked()]);
-    assert_eq!(told(None, WAY_SILENT_MS), [asked()]);
+    assert_eq!(told(Some(ServerId(1)), ROUTE_SILENT_MS), [back, asked()]);
+    assert_eq!(told(None, ROUTE_SILENT_MS), [asked()]);
 }
 
 #[test]

@@ -70,7 +70,8 @@ impl Trio {
         for id in [1, 2] {
             trio.members[0].hear(ServerId(id), started(id), None).unwrap();
         }
-        let all_vote = |trio: &Self| trio.members[0].seat().members == members(&[0, 1, 2], &[]);
+        let all_vote =
+            |trio: &Self| trio.members[0].quorum_status().members == members(&[0, 1, 2], &[]);
         trio.run_until("three vote", all_vote);
         trio
     }

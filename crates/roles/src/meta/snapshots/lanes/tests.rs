@@ -48,9 +48,9 @@ fn start(walk: &Arc<SharedWalk>) -> (Receiver<Sending>, BTreeMap<PgId, Rows>) {
 /// Asks for what comes behind a row, once it is there; `None` if it is elsewhere.
 fn ask(lane: &LaneOf, after: Option<&[u8]>, sent: &Receiver<Sending>) -> Option<Piece> {
     match lane.take(after) {
-        Taken::Here(piece) => Some(piece),
-        Taken::Elsewhere => None,
-        Taken::Later => {
+        PieceTaken::Here(piece) => Some(piece),
+        PieceTaken::Elsewhere => None,
+        PieceTaken::Later => {
             let Sending { pg, to, message } = sent.recv().unwrap();
             let PeerMessage::SnapshotRows { view, at, after: behind, piece } = message else {
                 panic!("a walk sends rows");
@@ -112,7 +112,7 @@ fn each_follower_gets_the_rows_of_its_group_by_one_walk() {
     assert!(sent.recv().is_err(), "the walk is over");
     for (pg, (lane, taken)) in &lanes {
         assert!(*taken == all[pg], "pg {pg}: its rows, each once");
-        assert!(matches!(lane.take(None), Taken::Elsewhere), "no more than one piece is kept");
+        assert!(matches!(lane.take(None), PieceTaken::Elsewhere), "no more than one piece is kept");
     }
     drop(lanes);
     assert!(walk.groups().is_empty());
@@ -130,7 +130,7 @@ fn a_group_without_rows_has_one_piece_that_is_empty() {
 fn who_asks_for_something_else_is_told_so_and_keeps_its_lane() {
     let walk = Arc::new(SharedWalk::new(FOREVER));
     let lane = walk.join(PgId(1), follower(PgId(1)));
-    assert!(matches!(lane.take(Some(b"elsewhere")), Taken::Elsewhere));
+    assert!(matches!(lane.take(Some(b"elsewhere")), PieceTaken::Elsewhere));
     let (sent, all) = start(&walk);
     assert!(take_all(&lane, &sent) == Some(all[&PgId(1)].clone()));
 }
@@ -141,7 +141,7 @@ fn a_follower_that_takes_nothing_is_left_behind() {
     let gone = walk.join(PgId(1), follower(PgId(1)));
     let (sent, _) = start(&walk);
     assert!(sent.recv().is_err(), "the walk does not wait for it");
-    assert!(matches!(gone.take(None), Taken::Elsewhere), "it is read for it alone");
+    assert!(matches!(gone.take(None), PieceTaken::Elsewhere), "it is read for it alone");
 }
 
 #[test]
@@ -167,5 +167,5 @@ fn a_walk_that_is_stopped_waits_for_nobody() {
     let (sent, _) = start(&walk);
     walk.stop();
     assert!(sent.recv().is_err(), "it is over");
-    assert!(lanes.iter().all(|lane| matches!(lane.take(None), Taken::Elsewhere)));
+    assert!(lanes.iter().all(|lane| matches!(lane.take(None), PieceTaken::Elsewhere)));
 }

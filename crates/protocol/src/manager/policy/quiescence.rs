@@ -1,0 +1,92 @@
+//! Rest: the groups are not looked at again while nothing has changed that the last look came from.
+//!
+//! What each group needs is asked at every tick, so that nothing that was lost has to be remembered. With thousands of
+//! groups, of which none needs anything, that alone keeps a core busy.
+//!
+//! # Invariants
+//!
+//! 1. A look that proposed, told or waits for anything is followed by another at the next tick.
+//! 2. A look comes from the map, from what servers and proposals said, from who was heard, and for how long, and from
+//!    what waits for a time. The first three end a rest when they change; there is none while anything waits.
+//! 3. Whatever may have been overlooked in this, a rest ends after [`REST_MS_MAX`].
+
+use larder_types::ServerId;
+
+use super::{PolicyEvent, ServerMessage, StepContext};
+use crate::limits::REST_MS_MAX;
+use crate::manager::state::MapVersion;
+
+/// The standing of a server by what was heard of it: what time alone may change.
+#[derive(Debug, PartialEq, Eq)]
+struct Condition {
+    server: ServerId,
+    is_heard: bool,
+    is_settled: bool,
+    is_lost: bool,
+}
+
+/// The state that a look came from that found nothing to do.
+#[derive(Debug)]
+pub(super) struct Quiescence {
+    map: MapVersion,
+    servers: Vec<Condition>,
+    since_ms: u64,
+}
+
+/// Returns true if something is said that a look at groups may come from. Beats are not, as what they tell is a server's
+/// condition; nor is what is dealt with at once.
+pub(super) fn ends_rest(event: &PolicyEvent) -> bool {
+    match event {
+        PolicyEvent::From(_, said) => !matches!(
+            said,
+            ServerMessage::Heartbeat(_)
+                | ServerMessage::Renew { .. }
+                | ServerMessage::Active(..)
+                | ServerMessage::NoRoom(..)
+                | ServerMessage::SessionBegun(..)
+        ),
+        PolicyEvent::Decided(..) => true,
+        _ => false,
+    }
+}
+
+impl StepContext<'_> {
+    /// Looks at all groups, unless they rest.
+    pub(super) fn look_at_groups(&mut self) {
+        let servers = self.conditions();
+        let goes_on = |rest: &Quiescence| {
+            let is_short = self.now_ms.saturating_sub(rest.since_ms) < REST_MS_MAX;
+            is_short && rest.map == self.map.version && rest.servers == servers
+        };
+        if self.leading.rest.as_ref().is_some_and(goes_on) {
+            #[cfg(test)]
+            assert!(self.decides_nothing(), "nothing has changed: {:?}", self.leading.rest);
+            return;
+        }
+        self.leading.looks += 1;
+        let rests = self.decides_nothing() && self.leading.proposals.is_empty();
+        let rest = Quiescence { map: self.map.version, servers, since_ms: self.now_ms };
+        self.leading.rest = rests.then_some(rest);
+    }
+
+    /// Does what is due for the groups; whether that was nothing, and nothing is waited for.
+    fn decides_nothing(&mut self) -> bool {
+        let before = self.out.len();
+        self.decide_groups();
+        let waits = !self.leading.leases.withdrawn.is_empty()
+            || !self.leading.partition_reports.is_empty()
+            || !self.leading.targets.are_right(self.map.pgs.len());
+        self.out.len() == before && !waits
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let (healths, now_ms) = (&self.leading.healths, self.now_ms);
+        let of = |&server: &ServerId| Condition {
+            server,
+            is_heard: healths.is_heard(server, now_ms),
+            is_settled: healths.is_settled(server, now_ms),
+            is_lost: healths.is_lost(server, now_ms),
+        };
+        self.map.servers.keys().map(of).collect()
+    }
+}
