@@ -186,7 +186,10 @@ pub(crate) fn refusal(
         push_element(&mut xml, "Region", region);
     }
     for (name, text) in elements::of(refused) {
-        push_element(&mut xml, name, text);
+        // Parsers refuse a whole document for such a reference: then nobody reads the code.
+        if !text.contains(must_be_escaped) {
+            push_element(&mut xml, name, text);
+        }
     }
     push_element(&mut xml, "Resource", asked.path);
     let _ = write!(xml, "<RequestId>{}</RequestId></Error>", asked.id);
@@ -318,6 +321,19 @@ mod tests {
         let told = "<Message>no</Message><ArgumentName>max-keys</ArgumentName>\
                     <ArgumentValue>&lt;a&gt;</ArgumentValue><Resource>";
         assert!(xml.contains(told), "{xml}");
+    }
+
+    #[test]
+    fn a_refusal_is_read_whatever_it_is_about() {
+        let asked = RequestInfo { path: "/b/%01", id: RequestIds::new().next() };
+        let absent = elements::with(
+            error(S3ErrorCode::NoSuchKey, "no"),
+            [("Key", "a\u{1}".to_owned()), ("BucketName", "b".to_owned())],
+        );
+        let (response, _) = refusal(&absent, &asked);
+        let xml = text(response.body());
+        assert!(!xml.contains("&#x1;") && !xml.contains("<Key>"), "{xml}");
+        assert!(xml.contains("<BucketName>b</BucketName>"), "{xml}");
     }
 
     #[test]
