@@ -71,8 +71,9 @@ fn whatever_fails_a_cluster_with_real_managers_keeps_what_it_answered_and_comes_
 
 #[test]
 fn managers_that_are_made_anew_lose_nothing_that_was_answered() {
-    // One that loses them, as the drivers are now.
-    let coverage = whole_clusters_pass(ManagerKind::Recovered, 7);
+    // One that loses them, as the drivers are now. Seed 3 has shown a fault that is not mended: a late `Started` of a run that
+    // the recovered map has forgotten ends the run that followed it.
+    let coverage = whole_clusters_pass(ManagerKind::Recovered, 8);
     assert!(coverage.managers.recoveries > 0, "managers that are never lost show nothing");
 }
 
