@@ -18,28 +18,26 @@ pub(crate) fn one(state: &mut State, blocks: &[u8]) {
             ])
         };
         let [mut a, mut b, mut c, mut d] = state.0;
-        macro_rules! function {
-            (F $b:ident $c:ident $d:ident) => {
-                $d ^ ($b & ($c ^ $d))
+        // Each adds its function of the state to `sum`. `b` comes from the step before, so the less that waits
+        // for it the sooner is the step done. The halves of G have no bit in common: they may be added one by one.
+        macro_rules! add {
+            (F $sum:expr, $b:ident $c:ident $d:ident) => {
+                $sum.wrapping_add($d ^ ($b & ($c ^ $d)))
             };
-            (G $b:ident $c:ident $d:ident) => {
-                $c ^ ($d & ($b ^ $c))
+            (G $sum:expr, $b:ident $c:ident $d:ident) => {
+                $sum.wrapping_add($c & !$d).wrapping_add($b & $d)
             };
-            (H $b:ident $c:ident $d:ident) => {
-                $b ^ $c ^ $d
+            (H $sum:expr, $b:ident $c:ident $d:ident) => {
+                $sum.wrapping_add($b ^ ($c ^ $d))
             };
-            (I $b:ident $c:ident $d:ident) => {
-                $c ^ ($b | !$d)
+            (I $sum:expr, $b:ident $c:ident $d:ident) => {
+                $sum.wrapping_add($c ^ ($b | !$d))
             };
         }
         macro_rules! step {
             ($round:ident $a:ident $b:ident $c:ident $d:ident $word:literal $turn:literal $k:literal) => {
-                $a = $a
-                    .wrapping_add($k)
-                    .wrapping_add(word($word))
-                    .wrapping_add(function!($round $b $c $d))
-                    .rotate_left($turn)
-                    .wrapping_add($b);
+                let sum = $a.wrapping_add($k).wrapping_add(word($word));
+                $a = add!($round sum, $b $c $d).rotate_left($turn).wrapping_add($b);
             };
         }
         rounds!(step a b c d);

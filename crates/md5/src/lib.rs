@@ -29,6 +29,17 @@ impl Default for State {
     }
 }
 
+impl State {
+    /// Takes whole blocks without company.
+    ///
+    /// # Panics
+    /// If `blocks` is not a multiple of [`BLOCK_BYTES`] long.
+    pub fn update(&mut self, blocks: &[u8]) {
+        assert!(blocks.len().is_multiple_of(BLOCK_BYTES), "a state takes whole blocks");
+        kernel::one(self, blocks);
+    }
+}
+
 /// Whole blocks that go into a state.
 #[derive(Debug)]
 pub struct Job<'a> {

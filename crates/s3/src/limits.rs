@@ -72,6 +72,8 @@ pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 pub const CHANGED_RETRIES_MAX: usize = 8;
 /// Pieces of bodies below this many bytes are digested at once: company costs more than it saves.
 pub const LANE_BYTES_MIN: usize = 2048;
+/// Pieces from which on a batch is digested in lanes. Below it, each piece's own digests by turns are quicker.
+pub const LANES_MIN: usize = 3;
 /// Bytes of one piece that go into one batch, so that short pieces do not wait long for long ones.
 pub const LANE_BYTES_MAX: usize = 64 * 1024;
 /// Seconds by which a request's date may be off.

@@ -1,25 +1,24 @@
 //! The digests of a body: MD5 and its checksum, over the same bytes, each looked at once while it is in cache.
 
 use bytes::Bytes;
-use larder_md5::Md5;
 use larder_objects::BodyDigest;
 use larder_types::{ChecksumAlgorithm, ChecksumKind, ObjectChecksum};
 use s3s::{S3Error, S3ErrorCode, S3Result};
-use sha2::{Digest, Sha256};
 
 use super::announced::Announced;
 use super::checksums::Hasher;
-use super::{lanes, verified};
+use super::lanes::Chained;
+use super::verified;
 use crate::errors::{elements, error};
 
 /// MD5 and one checksum over the same bytes; the SHA-256 that a request signs, and seldom one more checksum, are only
 /// verified.
 pub(crate) struct Digests {
-    md5: Md5,
-    checksum: Hasher,
+    /// MD5, and the SHA-256 that is signed or is the checksum.
+    chained: Chained,
+    /// Unless it is the SHA-256 among the chained.
+    checksum: Option<Hasher>,
     verified: Option<Box<verified::Hasher>>,
-    /// Of a body whose hash is signed, unless that is its checksum.
-    signed: Option<Sha256>,
     algorithm: ChecksumAlgorithm,
 }
 
@@ -28,45 +27,47 @@ impl Digests {
         let algorithm = announced.algorithm;
         let verified = announced.verified.as_ref();
         let verified = verified.map(|(algorithm, _)| Box::new(verified::Hasher::new(*algorithm)));
-        let (md5, checksum) = (Md5::default(), Hasher::new(algorithm));
-        Self { md5, checksum, verified, signed: None, algorithm }
+        let (chained, checksum) = match algorithm {
+            ChecksumAlgorithm::Sha256 => (Chained::default().with_sha256(), None),
+            other => (Chained::default(), Some(Hasher::new(other))),
+        };
+        Self { chained, checksum, verified, algorithm }
     }
 
-    /// Has the SHA-256 computed, too.
-    pub(crate) fn with_sha256(mut self) -> Self {
-        let is_checksum = self.algorithm == ChecksumAlgorithm::Sha256;
-        self.signed = (!is_checksum).then(Sha256::new);
-        self
+    /// Has the SHA-256 computed, too. Nothing has been digested yet.
+    pub(crate) fn with_sha256(self) -> Self {
+        Self { chained: self.chained.with_sha256(), ..self }
     }
 
     pub(crate) fn update(&mut self, piece: &[u8]) {
         self.update_checksums(piece);
-        self.md5.update(piece);
+        self.chained.update(piece);
     }
 
     fn update_checksums(&mut self, piece: &[u8]) {
-        self.checksum.update(piece);
+        if let Some(checksum) = &mut self.checksum {
+            checksum.update(piece);
+        }
         if let Some(verified) = &mut self.verified {
             verified.update(piece);
-        }
-        if let Some(signed) = &mut self.signed {
-            signed.update(piece);
         }
     }
 
     /// The same in the company of other requests' pieces.
     pub(crate) async fn update_in_company(&mut self, piece: &Bytes) {
         self.update_checksums(piece);
-        lanes::update(&mut self.md5, piece).await;
+        self.chained.update_in_company(piece).await;
     }
 
     pub(crate) fn finish(self) -> Digested {
-        let digest = BodyDigest {
-            md5: self.md5.finish(),
-            checksum: Some(whole(self.algorithm, self.checksum)),
+        let (md5, sha256) = self.chained.finish();
+        let value = match self.checksum {
+            Some(checksum) => Some(checksum.finish()),
+            None => sha256.map(|sha256| sha256.to_vec()),
         };
-        let verified = self.verified.map(|hasher| hasher.finish(&digest.md5));
-        Digested { digest, verified, signed: self.signed.map(|hasher| hasher.finalize().into()) }
+        let checksum = value.map(|value| full_object(self.algorithm, value));
+        let verified = self.verified.map(|hasher| hasher.finish(&md5));
+        Digested { digest: BodyDigest { md5, checksum }, verified, sha256 }
     }
 }
 
@@ -76,14 +77,13 @@ pub(crate) struct Digested {
     pub(crate) digest: BodyDigest,
     /// A value that is only verified.
     verified: Option<Vec<u8>>,
-    signed: Option<[u8; 32]>,
+    sha256: Option<[u8; 32]>,
 }
 
 impl Digested {
     /// True if the bytes have this SHA-256, which was computed.
     pub(crate) fn is_sha256(&self, hash: &[u8; 32]) -> bool {
-        let checksum = || self.digest.checksum.as_ref().map(|checksum| &checksum.value[..]);
-        self.signed.as_ref().map(|signed| &signed[..]).or_else(checksum) == Some(&hash[..])
+        self.sha256.as_ref() == Some(hash)
     }
 
     /// The value that is compared with the announced one.
@@ -95,7 +95,10 @@ impl Digested {
 
 /// A checksum of all bytes.
 pub(crate) fn whole(algorithm: ChecksumAlgorithm, hasher: Hasher) -> ObjectChecksum {
-    let value = hasher.finish();
+    full_object(algorithm, hasher.finish())
+}
+
+fn full_object(algorithm: ChecksumAlgorithm, value: Vec<u8>) -> ObjectChecksum {
     ObjectChecksum { algorithm, kind: ChecksumKind::FullObject, value, parts: None }
 }
 
@@ -120,6 +123,8 @@ pub(crate) fn invalid_md5(header: &str) -> S3Error {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
 
     #[test]
