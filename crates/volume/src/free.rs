@@ -17,8 +17,8 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{LvId, MapVersion, PvId};
 
 use crate::command::{Answer, Refusal, Verdict};
+use crate::execute::Part;
 use crate::limits::FREE_STEP_BYTES;
-use crate::part::Part;
 use crate::pv::{Pv, Remains};
 use crate::v1::{Header, State};
 use crate::volume::{Owner, Volume};

@@ -16,7 +16,7 @@ use larder_types::limits::REPLICAS_MAX;
 use larder_types::{LvId, MapVersion, PvId};
 
 use crate::command::{Answer, Refusal, Verdict};
-use crate::part::Part;
+use crate::execute::Part;
 use crate::pv::{Pv, Remains};
 use crate::v1::State;
 use crate::volume::{Owner, Volume};

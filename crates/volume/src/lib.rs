@@ -36,15 +36,12 @@ mod extents;
 mod free;
 mod give;
 pub mod limits;
-mod part;
 mod planted;
 mod pv;
 mod reader;
-mod run;
 mod v1;
 mod verify;
 mod volume;
-mod write;
 
 pub use command::{Action, Answer, Command, Completion, Refusal};
 pub use create::VolumeConfig;

@@ -6,9 +6,9 @@ use larder_types::limits::SUM_BYTES;
 
 use crate::command::{Answer, Refusal, Verdict};
 use crate::error::ReadError;
+use crate::execute::Part;
 use crate::extents;
 use crate::limits::VERIFY_READ_BYTES;
-use crate::part::Part;
 use crate::reader::{Mismatch, VolumeReader, verify_range};
 use crate::volume::Volume;
 

@@ -17,7 +17,7 @@
 //! | `RaiseFloor`, `TakeFloor` | `protocol/pg/resolve.rs`, `raise_floors`, and `raise_over_voids` as `Variant::RaisesOverOpen`; `volume/pv.rs`, `raise_floor` |
 //! | `Open` | `protocol/pg/resolve.rs`, `open_lv`; `volume/pv.rs`, `open` |
 //! | `Answer` | `volume/execute.rs`, `commit`; `protocol/space.rs`, `floor_acknowledged` |
-//! | `Arrive`, `Write` | `volume/pv.rs`, `admit`; `volume/write.rs` |
+//! | `Arrive`, `Write` | `volume/pv.rs`, `admit`; `volume/execute.rs`, `write` |
 //! | `Restart` | `volume/volume.rs`, every LV closed |
 //! | `NewView` | `protocol/pg/replicate.rs`, `begin_view`; `pg/resolve.rs`, `adopt_space` |
 //!
