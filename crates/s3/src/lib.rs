@@ -43,7 +43,6 @@
 //! | `answer.rs` | answers as S3 writes them |
 //! | `auth/` | signatures, keys and access, and the gate that they open |
 //! | `request/` | what requests say |
-//! | `admission.rs` | bounds requests, and the memory of their bodies |
 //! | `digest/` | checksums and MD5 |
 //! | `connection/` | one client's connection |
 //!
@@ -52,7 +51,6 @@
 
 #![deny(unsafe_code)]
 
-mod admission;
 mod answer;
 mod auth;
 mod body;

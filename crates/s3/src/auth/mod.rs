@@ -14,7 +14,7 @@
 //! | `other_services.rs` | refuses what is asked of IAM and STS |
 //! | `bearer.rs` | tokens of programs that read metrics |
 //! | `root_keys.rs` | the keys that are taken |
-//! | `gate.rs` | turn, memory and body, once the signature is verified |
+//! | `gate.rs` | turn, memory and body, once the signature is verified, and their bounds |
 
 pub(crate) mod access;
 pub(crate) mod authorization;

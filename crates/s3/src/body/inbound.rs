@@ -148,7 +148,7 @@ mod tests {
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
-    use crate::admission::Admission;
+    use crate::auth::gate::Admission;
 
     type Piece = Result<Frame<Bytes>, s3s::StdError>;
 

@@ -12,9 +12,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::finished_request::{Caller, FinishedRequest, Target};
 use super::hooks::ServerHooks;
-use crate::admission::Turn;
 use crate::answer::Failure;
-use crate::auth::gate::Gate;
+use crate::auth::gate::{Gate, Turn};
 use crate::connection::activity::{ConnectionActivity, Working};
 use crate::request::bytes_moved::BytesMoved;
 use crate::request::ids::RequestId;
