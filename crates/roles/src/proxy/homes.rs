@@ -78,23 +78,7 @@ impl<R: RoleAccess> Proxy<R> {
         }
     }
 
-    /// Makes a client's put here. Another region's client has asked the home, or none is asked.
-    ///
-    /// # Errors
-    /// [`ObjectError`]; [`ObjectError::SlowDown`] if another region decides about it by now.
-    pub(crate) async fn put_here<B: PutBody>(
-        &self,
-        bucket: &BucketName,
-        key: &ObjectKey,
-        options: PutOptions,
-        body: B,
-    ) -> Result<PutDone, ObjectError> {
-        let _request = self.clients.begin();
-        let made = self.put_object(bucket, key, options, body).await;
-        self.changed(bucket, key, made, |_| None).await
-    }
-
-    /// The same of a delete.
+    /// Makes a client's delete here, as [`Proxy::put_here`] makes a put.
     ///
     /// # Errors
     /// As [`Proxy::put_here`].

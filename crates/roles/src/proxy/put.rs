@@ -136,7 +136,23 @@ impl<R: RoleAccess> Drop for StreamGuard<R> {
 }
 
 impl<R: RoleAccess> Proxy<R> {
-    pub(super) async fn put_object<B: PutBody>(
+    /// Makes a client's put here. Another region's client has asked the home, or none is asked.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; [`ObjectError::SlowDown`] if another region decides about it by now.
+    pub(crate) async fn put_here<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: PutOptions,
+        body: B,
+    ) -> Result<PutDone, ObjectError> {
+        let _request = self.clients.begin();
+        let made = self.put_object(bucket, key, options, body).await;
+        self.changed(bucket, key, made, |_| None).await
+    }
+
+    async fn put_object<B: PutBody>(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
