@@ -1,4 +1,5 @@
-//! The code map names files and folders that exist, each in one way: crate, folders, file.
+//! The code map names files and folders that exist, each in one way: crate, folders, file. Its table of the files that a put
+//! crosses stays short, and names functions that are there.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +7,36 @@ use crate::Failure;
 use crate::tree::{Tree, within_crate};
 
 const MAP: &str = "docs/code-map.md";
+/// The heading of the table.
+const PUT: &str = "### Files that a put crosses";
+/// Files that a reader opens to follow a put from the socket to the disk.
+const PUT_FILES_MAX: usize = 25;
 
-/// Reports each path of the map that is not in the tree, with its line.
+/// Reports each path of the map that is not in the tree, with its line, and the faults of the table.
 pub(crate) fn check(tree: &Tree) -> Result<(), Failure> {
     let Some(map) = tree.files.iter().find(|source| source.path == MAP) else {
         return Failure::of("code map", vec![format!("{MAP}: is not there")]);
     };
     let known = known(tree.files.iter().map(|source| source.path.as_str()));
-    Failure::of("code map", faults(&map.text, &known))
+    let text_of = |path: &str| {
+        let source = tree.files.iter().find(|source| named(&source.path).as_deref() == Some(path));
+        source.map(|source| source.text.as_str())
+    };
+    let mut faults = faults(&map.text, &known);
+    faults.extend(faults_of_put(&map.text, text_of));
+    Failure::of("code map", faults)
+}
+
+/// The path of a Rust source as the map writes it.
+fn named(path: &str) -> Option<String> {
+    let (krate, path) = within_crate(path).filter(|(_, path)| path.ends_with(".rs"))?;
+    Some(format!("{krate}/{}", path.strip_prefix("src/")?))
 }
 
 /// Paths as the map writes them, of Rust sources and of the folders that hold them.
 fn known<'a>(paths: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let mut known = BTreeSet::new();
-    for path in paths.filter(|path| path.ends_with(".rs")) {
-        let Some((krate, path)) = within_crate(path) else { continue };
-        let Some(inside) = path.strip_prefix("src/") else { continue };
-        let path = format!("{krate}/{inside}");
+    for path in paths.filter_map(named) {
         let folders = path.match_indices('/').map(|(at, _)| path[..=at].to_owned());
         known.extend(folders.collect::<Vec<_>>());
         known.insert(path);
@@ -33,9 +47,7 @@ fn known<'a>(paths: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
 fn faults(text: &str, known: &BTreeSet<String>) -> Vec<String> {
     let mut faults = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // Every second part is between backticks.
-        let spans = line.split('`').skip(1).step_by(2);
-        let paths = spans.filter(|span| span.ends_with(".rs") || span.ends_with('/'));
+        let paths = spans(line).filter(|span| span.ends_with(".rs") || span.ends_with('/'));
         for path in paths.filter(|path| {
             !path.starts_with("crates/") && !path.starts_with("tools/") && !known.contains(*path)
         }) {
@@ -46,9 +58,65 @@ fn faults(text: &str, known: &BTreeSet<String>) -> Vec<String> {
     faults
 }
 
+/// The parts of a line between backticks.
+fn spans(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// The faults of the table: it has too many rows, they are not numbered, or one names a function that its file does not have.
+fn faults_of_put<'t>(text: &str, text_of: impl Fn(&str) -> Option<&'t str>) -> Vec<String> {
+    let section = text.split_once(PUT).map_or("", |(_, section)| section);
+    let section = section.split_once("\n#").map_or(section, |(section, _)| section);
+    let (mut faults, mut rows) = (Vec::new(), 0);
+    for line in section.lines() {
+        let mut cells = line.trim_matches('|').split('|').map(str::trim);
+        let Some(number) = cells.next().and_then(|cell| cell.parse::<usize>().ok()) else {
+            continue;
+        };
+        let (file, functions) =
+            (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
+        rows += 1;
+        if number != rows {
+            faults.push(format!(
+                "{MAP}: row {rows} of the files that a put crosses has the number {number}"
+            ));
+        }
+        let source = spans(file).next().and_then(&text_of).unwrap_or_default();
+        let is_there =
+            |name: &&str| ["(", "<"].iter().any(|end| source.contains(&format!("fn {name}{end}")));
+        let gone = spans(functions).filter(|name| !is_there(name));
+        faults.extend(gone.map(|name| format!("{MAP}: {file} has no function `{name}`")));
+    }
+    if !(1..=PUT_FILES_MAX).contains(&rows) {
+        let most = format!("{rows} files that a put crosses, of at most {PUT_FILES_MAX}");
+        faults.push(format!("{MAP}: {most}: take out a layer that only passes on"));
+    }
+    faults
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_of_a_put_that_grows_or_names_what_is_gone_is_reported() {
+        let table = |rows: usize| {
+            let rows = (1..=rows).map(|row| format!("| {row} | `kv/lsm.rs` | `open` |\n"));
+            format!(
+                "{PUT}\n\n| | file | in |\n|---|---|---|\n{}\n## Next\n\n| 1 |\n",
+                rows.collect::<String>()
+            )
+        };
+        let faults = |text: &str| {
+            faults_of_put(text, |path| (path == "kv/lsm.rs").then_some("fn open<T>()"))
+        };
+        assert_eq!(faults(&table(PUT_FILES_MAX)), Vec::<String>::new());
+        assert!(faults(&table(PUT_FILES_MAX + 1))[0].contains("26 files"));
+        assert!(faults("## The path of a put\n")[0].contains(" 0 files"));
+        assert!(faults(&table(1).replace("open", "shut"))[0].ends_with("has no function `shut`"));
+        assert!(faults(&table(1).replace("lsm", "btree"))[0].ends_with("has no function `open`"));
+        assert!(faults(&table(2).replace("| 2 |", "| 1 |"))[0].contains("row 2"));
+    }
 
     #[test]
     fn a_path_that_is_not_there_is_named_with_its_line() {
