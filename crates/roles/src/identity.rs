@@ -84,7 +84,7 @@ pub(crate) async fn identity_prepared(
         if !is_passing(&error) || Instant::now() + pause >= deadline {
             return Err(error);
         }
-        tracing::debug!(%error, "joining is tried again");
+        tracing::debug!(%error, "joining failed: retrying");
         sleep(pause).await;
     }
 }

@@ -171,7 +171,7 @@ impl Renewer {
             match renew(&self.credentials, manager, &address).await {
                 Ok(renewed) => return Ok(renewed),
                 Err(error) => {
-                    tracing::debug!(%manager, %address, %error, "no certificate from this manager");
+                    tracing::debug!(%manager, %address, %error, "this manager issued no certificate");
                     last = error;
                 }
             }
@@ -183,9 +183,9 @@ impl Renewer {
         let (subject, days) = (identity.subject(), self.certificate_expiry.days_left());
         let now = SystemTime::now();
         if now >= identity.valid_until() {
-            tracing::error!(%subject, %error, "the certificate has ended, and nobody renews it: no server listens to this one");
+            tracing::error!(%subject, %error, "the certificate has expired, and no manager has renewed it: other servers refuse this one");
         } else if now >= identity.warning_at() {
-            tracing::warn!(%subject, days, %error, "the certificate ends soon, and nobody renews it");
+            tracing::warn!(%subject, days, %error, "the certificate expires soon, and no manager has renewed it");
         } else {
             tracing::info!(%subject, days, %error, "the certificate was not renewed yet");
         }

@@ -242,7 +242,7 @@ impl DataServer {
         match compared {
             Ok(Ok(())) => CopyState::Right,
             Ok(Err(mismatch)) => {
-                tracing::debug!(lv = %chunk.lv, grant = ?chunk.grant, %mismatch, "a copy does not verify");
+                tracing::debug!(lv = %chunk.lv, grant = ?chunk.grant, %mismatch, "a copy failed verification");
                 CopyState::Damaged
             }
             Err(error) => {
@@ -414,7 +414,9 @@ impl DataServer {
 
     fn complete(&self, whom: Concerned, completion: Completion) {
         if completion.result == Err(Refusal::Broken) && !self.broken.swap(true, Ordering::Relaxed) {
-            tracing::error!("the disk failed and is out until it was proven: replace it");
+            tracing::error!(
+                "the disk failed and is out of service until it has been checked: replace it"
+            );
         }
         match whom {
             Concerned::Put { ticket, replica, .. } => {
@@ -437,7 +439,7 @@ impl DataServer {
             Concerned::OnComplete(then) => then(completion.result),
             Concerned::Nobody => {
                 if let Err(refusal) = completion.result {
-                    tracing::error!(%refusal, "a physical volume could not be made");
+                    tracing::error!(%refusal, "a physical volume could not be created");
                 }
             }
         }

@@ -161,7 +161,7 @@ impl ManagersClient {
                 }
                 Ok((ManagerReply::NoAuthority, _)) => {}
                 Err(error @ (CallError::NotSent(_) | CallError::Denied(_))) => {
-                    tracing::debug!(%manager, %error, "a manager cannot be asked");
+                    tracing::debug!(%manager, %error, "a manager cannot be reached");
                     end = NotProposed::NoLeader.into();
                 }
                 Err(CallError::Busy(_)) => return Err(NotProposed::Busy.into()),
@@ -283,7 +283,7 @@ impl ManagersClient {
         others.rotate_left(turn);
         let told = |manager: &ServerId| {
             let sent = self.known.contacts.send(&map, *manager, message, &Bytes::new());
-            sent.inspect_err(|error| tracing::debug!(%manager, %error, "a manager was not told"))
+            sent.inspect_err(|error| tracing::debug!(%manager, %error, "a manager was not reached"))
                 .is_ok()
         };
         leader.into_iter().chain(others).filter(told).take(SAID_TO_MANAGERS).for_each(drop);
@@ -303,7 +303,7 @@ impl Known {
         match accepted {
             Ok(true) => {
                 if let Some((_, true)) = since.take() {
-                    tracing::info!("the managers' map has all that this server has heard of");
+                    tracing::info!("the managers' map has caught up with this server");
                 }
             }
             Ok(false) => return Ok(false),
@@ -312,7 +312,7 @@ impl Known {
                 if since.elapsed() >= Duration::from_millis(OLDER_MAP_TOLD_MS)
                     && !std::mem::replace(is_logged, true)
                 {
-                    tracing::error!(%older, "this server serves nothing until then");
+                    tracing::error!(%older, "the managers' map is behind what this server has seen: serving nothing until it catches up");
                 }
             }
         }
@@ -399,10 +399,10 @@ impl Known {
                     return Some(Err(NotProposed::Busy));
                 }
                 Err(error @ (CallError::NotSent(_) | CallError::Denied(_))) => {
-                    tracing::debug!(%manager, %error, "a manager cannot be asked");
+                    tracing::debug!(%manager, %error, "a manager cannot be reached");
                 }
                 Err(error @ CallError::Rejected(_)) => {
-                    tracing::warn!(%manager, %error, "a manager did not understand a proposal");
+                    tracing::warn!(%manager, %error, "a manager could not decode a proposal");
                     return Some(Err(NotProposed::OlderManager(manager)));
                 }
                 Ok(_) | Err(CallError::Unknown(_)) if has(Bug::RepeatsUnknown) => {}
@@ -459,7 +459,7 @@ impl MapSources {
     /// One that has news is asked again, and else another.
     fn answered(&mut self, has_news: bool) {
         if self.pause > Duration::from_millis(MANAGERS_PAUSE_MS_MIN) {
-            tracing::info!("a manager answers");
+            tracing::info!("a manager responded");
         }
         (self.failures, self.is_answered) = (0, true);
         self.pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
@@ -476,9 +476,9 @@ impl MapSources {
             return None;
         }
         match std::mem::take(&mut self.is_answered) {
-            true => tracing::warn!(managers = of, "no manager answers"),
+            true => tracing::warn!(managers = of, "no manager responds"),
             // No manager has answered since the start, or since the last warning.
-            false => tracing::debug!(managers = of, "no manager answers"),
+            false => tracing::debug!(managers = of, "no manager responds"),
         }
         self.avoided.clear();
         self.failures = 0;
@@ -524,13 +524,13 @@ async fn follow(known: Arc<Known>) {
                         None
                     }
                     Err(error) => {
-                        tracing::debug!(manager = %asked.manager, %error, "no map");
+                        tracing::debug!(manager = %asked.manager, %error, "the map could not be fetched");
                         turns.failed(Some(asked.manager), all.len())
                     }
                 }
             }
             manager = late(last.as_ref()) => {
-                tracing::debug!(%manager, "a manager is late with its map");
+                tracing::debug!(%manager, "a manager's map is behind");
                 last = None;
                 turns.late(manager);
                 None
@@ -548,7 +548,7 @@ async fn follow(known: Arc<Known>) {
                 None
             }
             () = std::future::ready(()), if all.is_empty() && paused.is_none() => {
-                tracing::debug!("no manager is known");
+                tracing::debug!("no manager's address is known");
                 turns.failed(None, 0)
             }
         };

@@ -68,7 +68,10 @@ impl<K: Ord + Send + 'static> DeferredOrders<K> {
             if let Ok(Ok(())) = came {
                 orders.into_values().for_each(heed);
             } else {
-                tracing::debug!(orders = orders.len(), "orders whose map is not kept are dropped");
+                tracing::debug!(
+                    orders = orders.len(),
+                    "dropped orders whose map could not be saved"
+                );
             }
         });
     }

@@ -110,7 +110,7 @@ impl Fetch<'_> {
                 Ok(held) => Ok(Told::Later(held)),
                 Err(error) => {
                     let manager = self.manager;
-                    tracing::warn!(%manager, %error, "changes of the map are of no use: it is fetched whole");
+                    tracing::warn!(%manager, %error, "changes of the map cannot be applied: fetching it whole");
                     self.whole().await
                 }
             },
@@ -155,7 +155,7 @@ impl Fetch<'_> {
                             .and_then(|changes| gathered.end(Some(&changes))),
                         (ManagerReply::Map, payload) => return decoded(&payload),
                         (ManagerReply::MapPage, anew) => {
-                            tracing::debug!(manager = %self.manager, "a long map is fetched anew: too much has changed");
+                            tracing::debug!(manager = %self.manager, "restarting the fetch of a long map: too much has changed");
                             first = anew;
                             continue;
                         }
@@ -211,7 +211,7 @@ impl Fetch<'_> {
             if !is_lost || Instant::now() + pause > until {
                 return Err(error.to_string());
             }
-            tracing::debug!(manager = %self.manager, %error, "a part of the map is asked for again");
+            tracing::debug!(manager = %self.manager, %error, "requesting a part of the map again");
             sleep(pause).await;
             pause = (2 * pause).min(Duration::from_millis(MANAGERS_PAUSE_MS_MAX));
         }

@@ -102,7 +102,7 @@ impl MapStore {
             Ok(bytes) => match StoredMap::decode(&bytes) {
                 Ok(kept) => kept.map.map_mark(),
                 Err(error @ BadMap::Damaged) => {
-                    tracing::warn!(%error, file = MAP_FILE, "this server does not know how far the map was");
+                    tracing::warn!(%error, file = MAP_FILE, "this server cannot tell which version of the map it had");
                     None
                 }
                 Err(error) => return Err(MapStoreError::File(error)),
@@ -171,14 +171,14 @@ impl MapStore {
                 Ok(()) => {
                     self.kept.show(version);
                     if std::mem::take(&mut is_logged) {
-                        tracing::info!(%version, file = MAP_FILE, "the map is kept again");
+                        tracing::info!(%version, file = MAP_FILE, "the map can be saved again");
                     }
                 }
                 Err(why) => {
                     if !std::mem::replace(&mut is_logged, true) {
                         tracing::warn!(
                             %why, %version, file = MAP_FILE,
-                            "the map is not kept, and tried again: until then this server takes up no new view, volume or disk"
+                            "the map cannot be saved: retrying, and until then this server accepts no new view, volume or disk"
                         );
                     }
                     sleep(Duration::from_millis(MAP_KEEP_PAUSE_MS)).await;
@@ -227,7 +227,7 @@ fn mark_before(disk: &dyn Disk) -> Result<Option<MapMark>, DiskError> {
         Ok(bytes) => match MapMark::decode(&bytes) {
             Ok(mark) => Ok(Some(mark)),
             Err(error) => {
-                tracing::warn!(%error, file = MARK_FILE, "this server does not know how far the map was");
+                tracing::warn!(%error, file = MARK_FILE, "this server cannot tell which version of the map it had");
                 Ok(None)
             }
         },

@@ -121,7 +121,7 @@ async fn tell(managers: Arc<dyn Managers>, mut run: Run, begins_anew: bool, aske
                     },
                     Naming::Ended if begins_anew => {
                         let before = std::mem::replace(&mut run.boot, BootId(unique_u64()));
-                        tracing::warn!(server = %run.server, ?before, "the map says that this run has ended: it goes on as another");
+                        tracing::warn!(server = %run.server, ?before, "the managers have ended this run: starting another");
                         managers.say(started(&run));
                     }
                     Naming::Unknown | Naming::Ended => managers.say(started(&run)),

@@ -128,11 +128,11 @@ impl Meta {
                 continue;
             }
             if let Some(fault) = member.pg.ledger_fault() {
-                tracing::error!(%pg, %fault, "what was known of the pg's blocks is void: the index is read again");
+                tracing::error!(%pg, %fault, "the pg's free space is uncertain: scanning the index again");
                 member.pg.void_marks(&self.index)?;
             }
             if let Some(fault) = member.pg.count_fault() {
-                tracing::warn!(%pg, %fault, "the counts of the pg's objects are void: they are counted again");
+                tracing::warn!(%pg, %fault, "the counts of the pg's objects are invalid: counting again");
             }
             walk.add(&mut member.pg);
         }
@@ -143,7 +143,7 @@ impl Meta {
         }
         cluster.adoption.ledger_reads.fetch_add(1, Ordering::Relaxed);
         let ms = begun.elapsed().as_millis() as u64;
-        tracing::info!(pgs = count, ms, "the index was read for what it names");
+        tracing::info!(pgs = count, ms, "the index was scanned for used space");
         Ok(true)
     }
 
@@ -160,7 +160,7 @@ impl Meta {
             self.end_adoption(cluster, adopting, streams);
         }
         let served = cluster.adoption.counters().views_served - before;
-        tracing::info!(served, "placement groups are served");
+        tracing::info!(served, "serving placement groups");
         Ok(())
     }
 
@@ -221,7 +221,7 @@ impl Meta {
         self.look_who_is_away(cluster, &mut member);
         cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
-        tracing::debug!(%pg, %view, "the pg is served");
+        tracing::debug!(%pg, %view, "serving a pg");
         let map = cluster.managers.map();
         // The list may be older than the end of a session that was handled before this PG was served.
         let is_over = |session: &SessionId| {

@@ -67,7 +67,9 @@ impl Handler<MetaService> for MetaHandler {
                 Named::Closed => refuse(responder, Refusal::Finished),
                 Named::Unknown => refuse(responder, Refusal::Busy),
                 // Dropping the responder tells the caller that there is no answer.
-                Named::Anothers => tracing::error!(%from, "a request under another's session"),
+                Named::Anothers => {
+                    tracing::error!(%from, "refused a request under another proxy's session")
+                }
             },
             MetaCall::Await { pg, view, op } => meta.serve_await(pg, view, op, responder),
             MetaCall::Find { pg, view, bucket, key } => {
@@ -139,7 +141,9 @@ impl Handler<MetaService> for MetaHandler {
                 }
                 self.meta.heed_manager(cluster, message);
             }
-            other => tracing::warn!(%from, ?other, "a message that this server may not send"),
+            other => {
+                tracing::warn!(%from, ?other, "refused a message that this server may not send")
+            }
         }
     }
 }
@@ -209,7 +213,7 @@ impl Meta {
         };
         if let Err(why) = member.pg.admits_call(&call) {
             // Dropping the responder tells the caller that there is no answer.
-            return tracing::error!(%pg, %why, "a call that no proxy makes: use one release");
+            return tracing::error!(%pg, %why, "refused an invalid call: do all servers run one release?");
         }
         if matches!(call, Call::Commit { .. } | Call::Abandon { .. } | Call::Withdraw { .. }) {
             // None of these has an answer: dropping the responder tells the caller so.
@@ -391,16 +395,16 @@ impl Meta {
     fn hear_members(&self, from: ServerId, payload: &[u8]) {
         if payload.len() > BATCH_BYTES_MAX {
             let bytes = payload.len();
-            return tracing::error!(%from, bytes, "messages of a member are too long: use one release");
+            return tracing::error!(%from, bytes, "refused messages of a member that are too long: do all servers run one release?");
         }
         let said = match decode::<Vec<(PgId, Bytes)>>("messages of a member", payload) {
             Ok(said) if said.len() <= BATCH_MESSAGES_MAX => said,
             Ok(said) => {
                 let count = said.len();
-                return tracing::error!(%from, count, "too many messages in one: use one release");
+                return tracing::error!(%from, count, "refused a batch of too many messages: do all servers run one release?");
             }
             Err(error) => {
-                return tracing::warn!(%from, %error, "messages of a member are not understood");
+                return tracing::warn!(%from, %error, "messages of a member cannot be decoded");
             }
         };
         let mut together = self.together();
@@ -420,12 +424,12 @@ impl Meta {
         let message = match decode::<PeerMessage>("message of a member", payload) {
             Ok(message) => message,
             Err(error) => {
-                return tracing::warn!(%pg, %from, %error, "a member's message is not understood");
+                return tracing::warn!(%pg, %from, %error, "a member's message cannot be decoded");
             }
         };
         let Some(mut member) = self.member(pg) else { return };
         if let Err(why) = member.pg.admits(&message, payload.len()) {
-            return tracing::error!(%pg, %from, %why, "a member's message is refused: use one release");
+            return tracing::error!(%pg, %from, %why, "refused a member's message: do all servers run one release?");
         }
         match self.cluster() {
             Some(cluster) if member.pg.begins_snapshot(from, &message) => {
@@ -466,7 +470,7 @@ impl Meta {
     fn heed_call(&self, pg: PgId, call: Call) {
         self.requests_by_kind.note_call(&call);
         if !call.is_word() {
-            return tracing::warn!(%pg, ?call, "a call that has an answer came as one that has none");
+            return tracing::warn!(%pg, ?call, "refused a call that must be sent as a request");
         }
         if let Some(mut member) = self.member(pg)
             && member.pg.role() == Role::Serving
@@ -479,7 +483,7 @@ impl Meta {
     fn heed_session(&self, cluster: &Cluster, from: ServerId, session: SessionId, event: &Event) {
         let map = cluster.managers.map();
         if map.sessions.get(&session).is_none_or(|record| record.server != from) {
-            return tracing::debug!(%from, ?session, "a word on a session that is not its own");
+            return tracing::debug!(%from, ?session, "refused a message about another proxy's session");
         }
         let time = clock::now();
         for pg in self.pg_ids() {

@@ -237,7 +237,7 @@ impl Cluster {
         match timeout(LOAD_PATIENCE, asked).await {
             Ok(Ok((DataReply::Load(clients), _))) => clients,
             answer => {
-                tracing::debug!(%server, ?answer, "a data server does not say what it has to do");
+                tracing::debug!(%server, ?answer, "a data server did not report its background work");
                 CLIENTS_QUEUE
             }
         }

@@ -161,7 +161,7 @@ impl Cluster {
     }
 
     pub(super) fn say_unheard(&self, pg: PgId, view: View, members: Vec<ServerId>) {
-        tracing::debug!(%pg, %view, ?members, "members of the view are not heard");
+        tracing::debug!(%pg, %view, ?members, "members of the view are silent");
         self.managers.say(ServerMessage::Unheard(self.boot, pg, view, members));
     }
 
@@ -176,7 +176,7 @@ impl Cluster {
             match peer.send(&MetaMessage::Peer(pg), payload.into()) {
                 Ok(()) => {}
                 Err(error @ SendError::TooLong) => {
-                    tracing::error!(%pg, %to, %error, "a member cannot be told what it needs");
+                    tracing::error!(%pg, %to, %error, "a message that a member needs cannot be encoded");
                 }
                 Err(error) => tracing::trace!(%pg, %to, %error, "a message to a member is lost"),
             }

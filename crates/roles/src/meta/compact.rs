@@ -223,7 +223,7 @@ impl Here {
         match heard.await {
             Ok(Ok(Answer::Written)) => true,
             outcome => {
-                tracing::debug!(%lv, ?outcome, "the disk did not take a copy");
+                tracing::debug!(%lv, ?outcome, "the disk refused a copy");
                 false
             }
         }
@@ -240,7 +240,7 @@ fn read_whole(data: &DataServer, chunk: &Chunk) -> Option<Bytes> {
             Ok(bytes) => whole.extend_from_slice(&bytes),
             Err(state) => {
                 // It is damaged, or was deleted meanwhile: the scrub finds out.
-                tracing::debug!(lv = %chunk.lv, ?state, "a chunk that is to move does not verify");
+                tracing::debug!(lv = %chunk.lv, ?state, "a chunk to be moved failed verification");
                 return None;
             }
         }

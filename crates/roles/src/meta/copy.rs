@@ -83,7 +83,7 @@ impl Cluster {
             return self.have_copied(places, (*from, *to), chunk, (*grant, &chunk.extents)).await;
         }
         let Some(bytes) = self.read_whole(places, chunk, *from).await else {
-            tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no holder gives a chunk that is to be copied");
+            tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no source could supply a chunk to be copied");
             return Copied::ended(Ending::Failed);
         };
         let write = self.write_copy(places, (chunk.lv, *to), *grant, &chunk.extents, bytes);
@@ -154,13 +154,13 @@ impl Cluster {
             Ok((DataReply::Copied(CopyEnd::Durable, bad), _)) => (Ending::Durable, bad),
             Ok((DataReply::Copied(end, bad), _)) => {
                 if end == CopyEnd::NoHolder {
-                    tracing::warn!(%server, %lv, grant = ?of, "no holder gives a chunk that is to be copied");
+                    tracing::warn!(%server, %lv, grant = ?of, "no source could supply a chunk to be copied");
                 }
-                tracing::debug!(%server, %lv, ?end, "a replica did not take a copy");
+                tracing::debug!(%server, %lv, ?end, "a replica refused a copy");
                 (Ending::Failed, bad)
             }
             Ok((reply, _)) => {
-                tracing::debug!(%server, %lv, ?reply, "a replica did not make a copy");
+                tracing::debug!(%server, %lv, ?reply, "a replica could not make a copy");
                 (Ending::Failed, Vec::new())
             }
             Err(CallError::Busy(_)) => {
@@ -170,7 +170,7 @@ impl Cluster {
                 (Ending::PutOff, Vec::new())
             }
             Err(error) => {
-                tracing::debug!(%server, %lv, %error, "a replica did not answer for a copy");
+                tracing::debug!(%server, %lv, %error, "a replica did not respond to a copy");
                 self.copy_backoff.add(server);
                 (Ending::Failed, Vec::new())
             }
@@ -203,11 +203,11 @@ impl Cluster {
         match answered {
             Ok((DataReply::Written, _)) => true,
             Ok((reply, _)) => {
-                tracing::debug!(%server, ?reply, "a replica did not take a copy");
+                tracing::debug!(%server, ?reply, "a replica refused a copy");
                 false
             }
             Err(error) => {
-                tracing::debug!(%server, %error, "a replica did not answer for a copy");
+                tracing::debug!(%server, %error, "a replica did not respond to a copy");
                 false
             }
         }
@@ -259,7 +259,7 @@ impl Cluster {
                     return Some(bytes);
                 }
                 Ok(_) => tracing::warn!(%server, %lv, grant = ?chunk.grant, "a copy is damaged"),
-                Err(error) => tracing::debug!(%server, %error, "a holder does not answer"),
+                Err(error) => tracing::debug!(%server, %error, "a source did not respond"),
             }
         }
         None

@@ -133,14 +133,16 @@ impl Meta {
         };
         match outcome {
             Compared::Equal => tracing::debug!(%pg, %op, "the members' indexes are equal"),
-            Compared::Void => tracing::debug!(%pg, %op, sums = ?told(), "a comparison is void"),
+            Compared::Void => {
+                tracing::debug!(%pg, %op, sums = ?told(), "a comparison of indexes was abandoned")
+            }
             Compared::Odd(server) => tracing::error!(
                 %pg, %op, %server, sums = ?told(),
-                "a member's index is not as those of the others: it takes the group anew"
+                "a member's index differs from the majority: rebuilding it"
             ),
             Compared::Unclear => tracing::error!(
                 %pg, %op, sums = ?told(),
-                "the members' indexes differ, and nobody knows which is right: nothing is changed"
+                "the members' indexes differ without a majority: nothing is changed"
             ),
         }
     }
@@ -252,7 +254,7 @@ impl Summing {
     }
 
     fn unreadable(&self, error: &IndexError) -> Summed {
-        tracing::error!(pg = %self.pg, %error, "the index cannot be read, and so not be compared");
+        tracing::error!(pg = %self.pg, %error, "the index cannot be read for a comparison");
         Summed::Unreadable
     }
 }

@@ -36,17 +36,17 @@ impl Meta {
                 cluster.say_needs_lv(member);
             }
             Effect::Rebuilt { lv, replica, disk } => {
-                tracing::info!(%pg, %lv, replica, "a replica is rebuilt");
+                tracing::info!(%pg, %lv, replica, "a replica was rebuilt");
                 cluster.managers.say(ServerMessage::Rebuilt(lv, replica as u8, disk));
             }
             Effect::Vacated { lv, replica, order } => {
-                tracing::info!(%pg, %lv, replica, "a replica is vacated");
+                tracing::info!(%pg, %lv, replica, "a replica was vacated");
                 let view = member.pg.view();
                 let message = ServerMessage::Vacated(lv, replica as u8, view, order);
                 cluster.managers.say(message);
             }
             Effect::ViewActive(view) => {
-                tracing::debug!(%pg, %view, "view active");
+                tracing::debug!(%pg, %view, "a view became active");
                 cluster.say_active(pg, view);
             }
             Effect::CaughtUp { view, learner } => {
@@ -85,14 +85,14 @@ async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAn
         let error = match peer.call(&call, Bytes::new(), begun + DATA_ANSWER_MAX).await {
             Ok((DataReply::Pg(answer), _)) => return answer,
             Ok((reply, _)) => {
-                tracing::error!(%lv, ?reply, "a data server answers something else: use one release");
+                tracing::error!(%lv, ?reply, "a data server sent an unexpected response: do all servers run one release?");
                 return DataAnswer::Failed;
             }
             Err(error) => error,
         };
         let is_final = matches!(error, CallError::Rejected(_) | CallError::Denied(_));
         if is_final || begun.elapsed() > DATA_REACH_MAX {
-            tracing::warn!(%lv, ?peer, %error, "a data server does not answer a primary");
+            tracing::warn!(%lv, ?peer, %error, "a data server did not respond to a primary");
             return DataAnswer::Failed;
         }
         sleep(DATA_PAUSE).await;

@@ -229,7 +229,9 @@ impl Meta {
         let Some(meta) = cluster.meta() else { return };
         if call.pgs.len() > JOURNALS_MAX || call.pgs.iter().any(|(pg, ..)| !self.has(*pg)) {
             // Dropping the responder tells the caller that there is no answer.
-            return tracing::error!("journals that no proxy asks for: use one release");
+            return tracing::error!(
+                "refused an invalid request for journals: do all servers run one release?"
+            );
         }
         let mut versions = cluster.managers.versions();
         cluster.runtime.spawn(async move {

@@ -41,7 +41,9 @@ impl Meta {
         let Some(meta) = cluster.meta() else { return };
         if keys.is_empty() || keys.len() > KEPT_KEYS_MAX {
             // Dropping the responder tells the caller that there is no answer.
-            return tracing::error!("keys that no proxy asks for: use one release");
+            return tracing::error!(
+                "refused an invalid request for keys: do all servers run one release?"
+            );
         }
         let views: BTreeMap<PgId, View> = pgs.into_iter().collect();
         let asked = keys.into_iter().map(|(bucket, key)| {

@@ -121,7 +121,7 @@ impl Meta {
             }
             ticked = made_at(due, now);
             if let Err(error) = self.log.tick() {
-                tracing::warn!(%error, "the log's last group goes without a mark");
+                tracing::warn!(%error, "the log's last group was written without a mark");
             }
             self.flush.let_go();
             self.index.measure();
@@ -177,7 +177,7 @@ impl Meta {
             false => here.manager.draw_lvs(wanting),
         };
         let drawn = drawn.unwrap_or_else(|error| {
-            tracing::error!(%error, pgs = wanting.len(), "no LV can be drawn");
+            tracing::error!(%error, pgs = wanting.len(), "no LV can be allocated");
             Vec::new()
         });
         let mut drawn = drawn.into_iter();
@@ -207,7 +207,7 @@ impl Meta {
             match self.flush_and_free(&awaited) {
                 Ok(()) => {}
                 Err(error @ KvError::Full { .. }) => {
-                    tracing::warn!(%error, "the flush of the index is put off");
+                    tracing::warn!(%error, "the flush of the index is postponed");
                     self.flush.hold(awaited);
                 }
                 Err(error) => return self.fail(format!("the index cannot be flushed: {error}")),

@@ -393,7 +393,7 @@ impl Meta {
     }
 
     fn fail(&self, reason: String) {
-        tracing::error!(%reason, "the meta server cannot go on");
+        tracing::error!(%reason, "the meta server failed");
         self.fatal.send_replace(Some(reason));
     }
 
@@ -473,7 +473,7 @@ impl Meta {
         match effect {
             Effect::Data { lv, replica, request } => here.data.request(pg, lv, replica, request),
             Effect::NeedLv => self.need_lv.push(pg),
-            Effect::ViewActive(view) => tracing::debug!(%pg, %view, "view active"),
+            Effect::ViewActive(view) => tracing::debug!(%pg, %view, "a view became active"),
             effect => unreachable!("pg {pg} has one member and nothing to do with {effect:?}"),
         }
     }

@@ -53,7 +53,7 @@ impl Meta {
                 let is_anothers =
                     |(lv, _): &(LvId, LvRecord)| map.lv(*lv).is_some_and(|known| known.pg != pg);
                 if let Some((lv, _)) = lvs.iter().find(|told| is_anothers(told)) {
-                    return tracing::error!(%pg, %lv, "a manager gives a volume of another group: it is of an older copy, or of another cluster");
+                    return tracing::error!(%pg, %lv, "refused a volume of another group: the manager is of an older copy or of another cluster");
                 }
                 if let Some(mut member) = self.member(pg) {
                     let mut volumes = Volumes::new(view, lvs, &boots, version, sessions);
@@ -86,7 +86,7 @@ impl Meta {
             ManagerMessage::Vacate(lv, replica, order) => {
                 self.heed_vacate(cluster, lv, usize::from(replica), order);
             }
-            other => tracing::debug!(?other, "what the manager says is not for this run"),
+            other => tracing::debug!(?other, "ignored a manager's order for another run"),
         }
     }
 
@@ -123,7 +123,7 @@ impl Meta {
         let Some(mut member) = self.member(pg) else { return };
         let distinct: BTreeSet<&ServerId> = members.iter().collect();
         if members.len() > PG_MEMBERS_MAX || distinct.len() != members.len() {
-            return tracing::error!(%pg, %view, "a view has members twice, or too many: it is refused");
+            return tracing::error!(%pg, %view, "refused a view with duplicate or too many members");
         }
         let event = match members.first() {
             Some(_) if members.contains(&cluster.me) => {
@@ -158,12 +158,12 @@ impl Meta {
         let distinct: BTreeSet<LvId> = volumes.lvs.iter().map(|info| info.lv).collect();
         if distinct.len() != volumes.lvs.len() {
             let pg = member.pg.id();
-            return tracing::error!(%pg, "a manager describes a volume twice: its word is refused");
+            return tracing::error!(%pg, "refused a manager's order that describes a volume twice");
         }
         for info in &volumes.lvs {
             if let Err(why) = member.pg.admits_lv(info) {
                 let (pg, lv) = (member.pg.id(), info.lv);
-                return tracing::error!(%pg, %lv, %why, "a manager's word on volumes is refused");
+                return tracing::error!(%pg, %lv, %why, "refused a manager's order about volumes");
             }
         }
         match member.pg.role() {
@@ -171,7 +171,7 @@ impl Meta {
                 let (pg, view, as_of) = (member.pg.id(), volumes.view, volumes.as_of);
                 let known = member.view_state.volumes.as_ref().filter(|known| known.view == view);
                 if known.is_some_and(|known| known.as_of > as_of) {
-                    return tracing::debug!(%pg, ?as_of, "an older map's word on volumes came late");
+                    return tracing::debug!(%pg, ?as_of, "ignored an order about volumes from an older map");
                 }
                 member.view_state.volumes = Some(volumes);
                 cluster.adopt_under(as_of, pg);
@@ -180,7 +180,7 @@ impl Meta {
                 for info in volumes.lvs {
                     if member.view_state.knows_newer(&info) {
                         let (pg, lv) = (member.pg.id(), info.lv);
-                        tracing::debug!(%pg, %lv, "an older map's word on a volume came late");
+                        tracing::debug!(%pg, %lv, "ignored an order about a volume from an older map");
                         continue;
                     }
                     if member.view_state.note_lv(&info) {
@@ -206,7 +206,7 @@ impl Meta {
         let Some(of) = record.replicas.get(replica) else { return };
         let is_lost = !map.exists(of);
         if let Some(mut member) = self.member(record.pg) {
-            tracing::debug!(%lv, replica, is_lost, "a replica is to be vacated");
+            tracing::debug!(%lv, replica, is_lost, "vacating a replica");
             let away = map.away(record);
             self.step(&mut member, Event::Vacate { lv, replica, order, is_lost, away });
         }

@@ -127,7 +127,9 @@ impl Meta {
         }
         if told.len() > POSITIONS_MAX || told.iter().any(|(pg, _)| !self.has(*pg)) {
             // Dropping the responder tells the caller that there is no answer.
-            return tracing::error!("positions that no gateway tells: use one release");
+            return tracing::error!(
+                "refused invalid positions of a gateway: do all servers run one release?"
+            );
         }
         self.hear_positions(told);
         responder.answer(&MetaReply::Positions(Vec::new()), Bytes::new());

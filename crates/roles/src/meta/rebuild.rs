@@ -481,7 +481,7 @@ impl Meta {
             match member.pg.is_damaged(row, chunk, replica, &self.index) {
                 Ok(Some(true)) => {
                     let (lv, grant) = (chunk.lv, chunk.grant);
-                    tracing::error!(%pg, %lv, ?grant, %server, "a copy is damaged: the disk that has it is going");
+                    tracing::error!(%pg, %lv, ?grant, %server, "a copy is damaged on a disk that is failing");
                     let call = Call::Suspect { grant, server };
                     self.step(&mut member, Event::Call { token: NOBODY, call });
                 }

@@ -281,7 +281,7 @@ pub(super) fn recover(
         tracing::warn!(
             bad_headers = recovery.bad_headers,
             unreadable_pages = recovery.unreadable_pages,
-            "the log's disk lost what the log can do without, and it was written anew: watch the disk"
+            "the log's disk lost data that the log could rebuild: watch the disk"
         );
     }
     let Replayed { pgs, highest } = replay.finish()?;

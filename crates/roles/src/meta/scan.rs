@@ -47,7 +47,7 @@ impl Meta {
         let keys = check_key(&call.from).and(call.to.as_deref().map_or(Ok(()), check_key));
         if let Err(why) = keys {
             // Dropping the responder tells the caller that there is no answer.
-            return tracing::error!(%why, "a scan that no proxy asks for: use one release");
+            return tracing::error!(%why, "refused an invalid scan: do all servers run one release?");
         }
         if cluster.managers.map().version >= map {
             return self.serve_scan(cluster, call, settled, responder);
@@ -175,7 +175,7 @@ impl Meta {
         responder: Responder<MetaService>,
     ) {
         if let Err(why) = check_key(&row) {
-            return tracing::error!(%pg, %why, "a row that no proxy asks for: use one release");
+            return tracing::error!(%pg, %why, "refused an invalid request for a row: do all servers run one release?");
         }
         let serves = self.member(pg).is_some_and(|mut it| {
             it.note_reader(&row);

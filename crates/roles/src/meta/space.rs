@@ -65,9 +65,7 @@ impl Meta {
             is_early &= member.pg.has_marks() && member.pg.marks_are_of(has);
         }
         if !is_early {
-            tracing::info!(
-                "the index has no marks that are to be believed: all rows are read first"
-            );
+            tracing::info!("the index has no valid marks: scanning all rows before serving");
             let begun = Instant::now();
             let is_whole = self.read_ledgers(&mut walk)?;
             assert!(is_whole, "nobody stops a server that nobody knows of yet");
@@ -130,7 +128,7 @@ impl Meta {
         let voided = self.pg_ids().try_for_each(|pg| self.lock(pg).pg.void_marks(&self.index));
         let kept = voided.map_err(OpenError::from).and_then(|()| Ok(self.keep_void_marks()?));
         if let Err(error) = kept {
-            tracing::error!(%error, "the next start may serve before it reads all rows");
+            tracing::error!(%error, "the index's marks cannot be voided: the next start may serve before it has read all rows");
         }
         self.fail(format!("the space cannot be derived: {error}"));
     }
@@ -165,7 +163,7 @@ impl Meta {
     pub(super) fn keep_void_marks(&self) -> Result<(), KvError> {
         match self.kv().flush() {
             Err(error @ KvError::Full { .. }) => {
-                tracing::warn!(%error, "that marks are void is not kept yet");
+                tracing::warn!(%error, "the index's marks could not be voided yet");
                 Ok(())
             }
             flushed => flushed.map(|_| ()),
@@ -253,5 +251,5 @@ impl Meta {
 
 fn tell_read(begun: Instant) {
     let ms = begun.elapsed().as_millis() as u64;
-    tracing::info!(ms, "the index was read for what it names");
+    tracing::info!(ms, "the index was scanned for used space");
 }

@@ -106,12 +106,12 @@ fn log(address: SocketAddr, node: &str, answer: &Answer) {
     match answer {
         Answer::Welcome(welcome) => {
             let servers: Vec<_> = welcome.servers.iter().map(|place| place.server.0).collect();
-            tracing::info!(%address, %node, ?servers, "a machine was let in");
+            tracing::info!(%address, %node, ?servers, "admitted a machine to the cluster");
         }
         Answer::Taken(_) => {
-            tracing::warn!(%address, %node, "a machine knocks by the name of one that is a member");
+            tracing::warn!(%address, %node, "refused a discovery request under the name of a present member");
         }
-        _ => tracing::debug!(%address, %node, ?answer, "a machine knocks"),
+        _ => tracing::debug!(%address, %node, ?answer, "received a discovery request"),
     }
 }
 

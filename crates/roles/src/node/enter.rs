@@ -81,7 +81,7 @@ fn open_bootstrap(config: &NodeConfig, port: &Port) -> Result<Arc<Mutex<Bootstra
                 let answer = at.lock().requested(Instant::now(), &discover);
                 if matches!(answer, Answer::OtherList(_)) {
                     let (node, theirs) = (&discover.node, discover.peers.join(" "));
-                    tracing::warn!(%address, %node, %theirs, "a machine knocks with another list of peers");
+                    tracing::warn!(%address, %node, %theirs, "received a discovery request with another list of peers");
                 }
                 answer
             }
@@ -139,7 +139,7 @@ impl<'a> Round<'a> {
                     continue;
                 }
                 Err(DiscoveryError::Unreachable(why)) => {
-                    tracing::debug!(%at, %why, "nobody opens");
+                    tracing::debug!(%at, %why, "no peer has answered a discovery request yet");
                     unreached.push(format!("{at} ({why})"));
                     continue;
                 }
@@ -221,7 +221,7 @@ fn take(
         let (at, why) = ("the cluster".to_owned(), "it gave this machine nothing to do".to_owned());
         return Err(NotEntered::NotUnderstood { at, why });
     };
-    tracing::info!(cluster = format!("{:016x}", cluster.0), name = %config.name, "this machine was let in");
+    tracing::info!(cluster = format!("{:016x}", cluster.0), name = %config.name, "this machine was admitted to the cluster");
     Ok(Entered { cluster, servers, managers, root })
 }
 

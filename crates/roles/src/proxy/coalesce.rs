@@ -325,7 +325,7 @@ pub async fn coalesce_pieces<R: RoleAccess>(proxy: Arc<Proxy<R>>) {
             Err(error) => {
                 proxy.coalescing.counters.failed.fetch_add(1, Ordering::Relaxed);
                 let (bucket, key) = (&object.bucket, object.key.as_str());
-                tracing::debug!(%bucket, key, %error, "pieces are left as they are for now");
+                tracing::debug!(%bucket, key, %error, "coalescing of pieces is postponed");
                 proxy.coalescing.hold(object, times);
             }
         }

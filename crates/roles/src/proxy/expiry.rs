@@ -149,7 +149,7 @@ impl Searches {
             return Ok(0);
         }
         let Some(alike_ms) = alike_ms else {
-            tracing::info!("the clock was set: no upload is taken for abandoned by it yet");
+            tracing::info!("the clock was set: no upload counts as abandoned yet");
             return Ok(0);
         };
         let mut before_ms = now.wall_ms.saturating_sub(self.age_ms);
@@ -170,9 +170,9 @@ pub async fn expire_uploads<R: RoleAccess>(proxy: Arc<Proxy<R>>, age: Duration) 
         sleep(pause).await;
         match searches.search(&proxy, now()).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "uploads that nobody ended were aborted"),
+            Ok(count) => tracing::info!(count, "aborted uploads that no client completed"),
             Err(error) => {
-                tracing::info!(%error, "abandoned uploads could not be looked for, and are later")
+                tracing::info!(%error, "the search for abandoned uploads failed: will retry later")
             }
         }
     }

@@ -562,6 +562,6 @@ impl<R: RoleAccess> Objects for Proxy<R> {
 }
 
 fn unexpected(settled: &Settled) -> ObjectError {
-    tracing::error!(?settled, "a call was settled by an answer to another");
+    tracing::error!(?settled, "a call received the response to another call");
     unavailable("the placement group gave an answer that does not fit")
 }

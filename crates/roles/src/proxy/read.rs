@@ -161,7 +161,7 @@ impl<R: RoleAccess> Proxy<R> {
             None => Bytes::new(),
         };
         let rest = pieces.map_err(|failure| {
-            tracing::warn!(?failure, "a read under way breaks off");
+            tracing::warn!(?failure, "a read ended early");
             match failure {
                 ReadFailure::Mismatch => ObjectError::Changed,
                 ReadFailure::Unreadable => unavailable("the rest of the object cannot be read"),

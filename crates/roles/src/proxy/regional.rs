@@ -254,7 +254,7 @@ impl RegionAccess for LocalRoles {
             let Setting { bucket, regions } = setting.clone();
             match self.manage(move |manager| manager.set_regions(&bucket, regions)).await {
                 Ok(()) | Err(ObjectError::NoSuchBucket) => settled.push(setting),
-                Err(error) => tracing::warn!(?setting, %error, "a setting is taken up later"),
+                Err(error) => tracing::warn!(?setting, %error, "a setting will be applied later"),
             }
         }
         settled
@@ -271,7 +271,7 @@ impl RegionAccess for LocalRoles {
             ) {
                 // It cannot be.
                 Err(LocalManagerError::NotShared(NotShared::HasHome)) => {
-                    tracing::warn!(%bucket, "a bucket with a home stays as it is: give the home up first");
+                    tracing::warn!(%bucket, "a bucket with a home cannot be changed: release the home first");
                     Ok(())
                 }
                 set => set,
@@ -279,7 +279,7 @@ impl RegionAccess for LocalRoles {
             match self.manage(set).await {
                 Ok(()) | Err(ObjectError::NoSuchBucket) => settled.push(setting),
                 Err(error) => {
-                    tracing::warn!(bucket = %setting.bucket, is_local, %error, "a setting is taken up later");
+                    tracing::warn!(bucket = %setting.bucket, is_local, %error, "a setting will be applied later");
                 }
             }
         }

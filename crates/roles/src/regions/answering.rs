@@ -94,7 +94,7 @@ impl<R: RegionAccess> Source for Answering<R> {
     async fn keep(&self, known: RegionList) -> Result<(), Declined> {
         let kept = self.0.shared().shown.access().keep_regions(known.known(), encode(&known)).await;
         kept.map_err(|error| {
-            tracing::warn!(%error, "a region waits, as the managers have not kept its number yet");
+            tracing::warn!(%error, "a region's request waits until the managers have saved the region's number");
             Declined::NotReady
         })
     }
@@ -169,7 +169,7 @@ impl<R: RegionAccess> Answering<R> {
         match looked {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Unreadable::Store(error))) => {
-                tracing::warn!(%error, "another region is not answered now");
+                tracing::warn!(%error, "could not respond to another region now");
                 Err(Declined::NotReady)
             }
             Ok(Err(error)) => {
@@ -188,7 +188,7 @@ async fn whole<T: Send + 'static>(
     match tokio::spawn(doing).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "another region's request about a bucket is not carried out");
+            tracing::warn!(%error, "another region's request about a bucket failed");
             Err(Declined::NotReady)
         }
         Err(_panicked) => Err(Declined::NotReady),

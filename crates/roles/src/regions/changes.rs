@@ -134,7 +134,7 @@ pub(super) async fn make<R: RegionAccess>(
     match made {
         Ok(made) => {
             if let Err(error) = &made {
-                tracing::debug!(%from, %bucket, %error, "the change of another region's client is not made");
+                tracing::debug!(%from, %bucket, %error, "a change forwarded by another region was refused");
             }
             answer_of(made)
         }

@@ -363,7 +363,7 @@ async fn delete_closed<R: RegionAccess>(
     let (shared, record) = (shared.clone(), record.clone());
     tokio::spawn(async move {
         if let Err(error) = shared.proxy.end_uploads(record.id).await {
-            tracing::debug!(bucket = %record.name, %error, "open uploads of a deleted bucket end later");
+            tracing::debug!(bucket = %record.name, %error, "open uploads of a deleted bucket will be aborted later");
         }
     });
     Ok(())
@@ -387,7 +387,7 @@ pub(super) async fn end_left_uploads<R: RegionAccess>(
         if shared.shown.is_deleted(bucket) {
             // If some stay, those of other buckets are ended all the same.
             if let Err(error) = shared.proxy.end_uploads(bucket).await {
-                tracing::debug!(%bucket, %error, "open uploads of a deleted bucket end later");
+                tracing::debug!(%bucket, %error, "open uploads of a deleted bucket will be aborted later");
             }
         }
         let Some(next) = rows::prefix_end(&rows::bucket(b'U', bucket)) else { return Ok(()) };
@@ -401,7 +401,7 @@ async fn reopen<R: RegionAccess>(shared: &Shared<R>, record: &BucketRecord) -> b
     match access.end_deletion(record.clone(), false).await {
         Ok(()) => true,
         Err(error) => {
-            tracing::debug!(bucket = %record.name, %error, "a bucket is not opened again");
+            tracing::debug!(bucket = %record.name, %error, "a closed bucket was not opened again");
             let mark = mark_of(record);
             !access.bucket(&record.name, |now| is_marked(now, mark)).unwrap_or(false)
         }

@@ -280,7 +280,7 @@ impl<S: Stream + Unpin> Ahead<S> {
 }
 
 fn broken_off(from: RegionId, error: &LinkError) -> Declined {
-    tracing::debug!(%from, %error, "a region's fetch breaks off");
+    tracing::debug!(%from, %error, "a region's fetch ended early");
     Declined::Busy
 }
 

@@ -119,14 +119,14 @@ impl Homes {
     /// Notes what keeps an order from being carried out now.
     fn reason(&self, bucket: &BucketName, why: String) {
         if self.is_news(bucket, &why) {
-            tracing::warn!(%bucket, %why, "a home is not moved now: it is tried again");
+            tracing::warn!(%bucket, %why, "a home could not be moved: will retry");
         }
     }
 
     /// Notes why an order will never be carried out here.
     fn drops(&self, bucket: &BucketName, why: String) {
         if self.is_news(bucket, &why) {
-            tracing::warn!(%bucket, %why, "a home is not moved: the order is dropped");
+            tracing::warn!(%bucket, %why, "a home could not be moved: the order was dropped");
         }
     }
 
@@ -177,7 +177,9 @@ pub(super) async fn hear_home<R: RegionAccess>(
         }
         // It is told again.
         Ok(false) => {}
-        Err(error) => tracing::debug!(%bucket, %error, "the home of a bucket is noted later"),
+        Err(error) => {
+            tracing::debug!(%bucket, %error, "the home of a bucket will be recorded later")
+        }
     }
 }
 
@@ -258,7 +260,7 @@ impl<R: RegionAccess> SourceState<R> {
                     return Ok(HomeAnswer::Behind);
                 }
                 shared.homes.counters.given.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(%bucket, to = %from, "the home of a bucket is given");
+                tracing::info!(%bucket, to = %from, "the home of a bucket was released to another region");
                 // It may take a while until the other region has all, and it is to write down soon that it is given the home.
                 return Ok(HomeAnswer::Yours { home: home.told(), is_level: false });
             }
@@ -327,7 +329,7 @@ pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>) {
                     region,
                     "it is of a release that knows no homes of buckets, and decides about conditions itself".to_owned(),
                 ),
-                Err(error) => tracing::debug!(%region, %error, "homes are told later"),
+                Err(error) => tracing::debug!(%region, %error, "homes will be reported later"),
             }
         });
         futures::future::join_all(telling).await;
@@ -353,7 +355,7 @@ pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf
         let orders: Vec<HomeOrder> = match blocking::run(move || larder_link::asked(&of)).await {
             Ok(Ok(orders)) => orders,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "orders about homes are carried out later");
+                tracing::warn!(%error, "orders about homes will be executed later");
                 continue;
             }
             Err(_panicked) => continue,
@@ -378,7 +380,7 @@ pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf
             let of = dir.clone();
             let forgotten = blocking::run(move || larder_link::forget(&of, &over)).await;
             if let Ok(Err(error)) = forgotten {
-                tracing::warn!(%error, "orders about homes that were carried out are not forgotten");
+                tracing::warn!(%error, "executed orders about homes could not be removed from the list");
                 continue;
             }
         }

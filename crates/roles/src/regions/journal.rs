@@ -24,7 +24,7 @@ pub(super) async fn shorten<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<
             Ok(Some(others)) => others,
             Ok(None) => continue,
             Err(error) => {
-                tracing::debug!(%error, "the journals of outcomes are looked at later");
+                tracing::debug!(%error, "the journals of outcomes will be checked later");
                 continue;
             }
         };
@@ -35,7 +35,7 @@ pub(super) async fn shorten<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<
                 times.reset_after(Duration::from_millis(REGION_FORGET_PAUSE_MS));
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the journals of outcomes are not looked at now"),
+            Err(error) => tracing::warn!(%error, "the journals of outcomes cannot be checked now"),
         }
     }
 }
@@ -49,7 +49,7 @@ struct MayGo {
 async fn forget<R: RegionAccess>(shared: &Shared<R>, may_go: Vec<MayGo>) {
     for MayGo { pg, ops } in may_go {
         if let Err(error) = shared.proxy.note(pg, Vec::new(), Some(ops)).await {
-            tracing::debug!(%pg, %error, "a journal stays as it is for now");
+            tracing::debug!(%pg, %error, "a journal was not trimmed: will retry");
         }
     }
 }

@@ -152,7 +152,7 @@ async fn told_by<R: RegionAccess>(
         Err(LinkError::Later(Later::Busy)) => Err(NotTold::Late(ObjectError::SlowDown)),
         Err(error @ LinkError::Later(_)) => Err(NotTold::Late(not_listed(&error.to_string()))),
         Err(LinkError::Unsound(why)) => {
-            tracing::warn!(%region, %why, "a region does not tell keys for a list");
+            tracing::warn!(%region, %why, "a region did not send keys for a list");
             let why = format!("{why}. Do all regions run one release?");
             Err(NotTold::Refused(not_listed(&why)))
         }
@@ -185,7 +185,7 @@ pub(super) async fn tell<R: RegionAccess>(
     match read(shared, Some(place), bucket, ask).await {
         Ok(told) => Ok(told.map_or(KeysReply::NoBucket, KeysReply::Keys)),
         Err(error) => {
-            tracing::warn!(%error, "keys of a list are not told to another region now");
+            tracing::warn!(%error, "keys for another region's list cannot be sent now");
             Err(Declined::NotReady)
         }
     }

@@ -48,7 +48,7 @@ impl LookedUp {
             here.read_entries(shared, lookups).await;
             let patience = Duration::from_millis(REGION_LOOK_MS);
             if timeout(patience, here.read_sums(shared, lookups)).await.is_err() {
-                tracing::warn!("ranges are not summed in time: they are listed");
+                tracing::warn!("ranges could not be summed in time: listing them instead");
             }
             here
         })

@@ -292,7 +292,7 @@ impl Regions {
         self.stops.send_replace(true);
         self.inbox.stop();
         if running.pulling.join().is_err() {
-            tracing::error!("the thread that pulls from other regions has ended by a panic");
+            tracing::error!("the thread that pulls from other regions panicked");
         }
     }
 }

@@ -210,11 +210,11 @@ impl<R: RegionAccess> Shared<R> {
                 if let Err(error) =
                     self.learn_names(region, told, (&BTreeSet::new(), asked_at)).await
                 {
-                    tracing::debug!(%region, %error, "a bucket of a region is not made");
+                    tracing::debug!(%region, %error, "a bucket of another region could not be created");
                 }
             }
             Err(error) => {
-                tracing::debug!(%region, %error, "a region is asked for its buckets again");
+                tracing::debug!(%region, %error, "requesting a region's buckets again");
                 sleep(Duration::from_millis(REGION_NAMES_AGAIN_MS)).await;
                 if self.region_endpoint.members().borrow().peer(region).is_some() {
                     self.names.missed.lock().insert(region);
@@ -259,7 +259,9 @@ impl<R: RegionAccess> Shared<R> {
             None => self.proxy.create_bucket(name, None).await.map(|_record| ()),
         };
         match made {
-            Ok(()) => tracing::info!(bucket = %name, %region, "made: another region has it"),
+            Ok(()) => {
+                tracing::info!(bucket = %name, %region, "created: another region has this bucket")
+            }
             // This process may not know yet a bucket that another made: until it does, nothing of it is taken.
             Err(ObjectError::BucketExists) => {}
             Err(error) => return Err(error),

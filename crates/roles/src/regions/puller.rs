@@ -203,7 +203,7 @@ impl<R: RegionAccess> Puller<R> {
                 let pg_count = match said {
                     Ok(hello) if is_sound(hello.pg_count) => Some(hello.pg_count),
                     Ok(hello) => {
-                        tracing::error!(%region, pg_count = hello.pg_count, "no region has as many groups");
+                        tracing::error!(%region, pg_count = hello.pg_count, "a region reports more groups than it may have");
                         shared.watch.unsound(region);
                         None
                     }
@@ -457,7 +457,7 @@ impl<R: RegionAccess> Puller<R> {
             });
             let noted = shared.proxy.note(TOKENS_PG, passed.collect(), None).await;
             if let Err(error) = &noted {
-                tracing::debug!(%error, "how far other regions are here is noted later");
+                tracing::debug!(%error, "other regions' positions will be recorded later");
             }
             inbox.send(Message::Noted(tokens, noted.is_ok()));
         });

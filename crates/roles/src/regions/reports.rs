@@ -66,7 +66,7 @@ pub(super) async fn send<R: RegionAccess>(shared: Arc<Shared<R>>) {
                 let mut pause_ms = REGION_REPORT_PAUSE_MS;
                 if let Err(error) = send_to(&shared, region, report).await {
                     // The next ask says it, too.
-                    tracing::debug!(%region, %error, "a region hears later how far this one is");
+                    tracing::debug!(%region, %error, "this region's positions will be reported later");
                     if matches!(error, LinkError::Unsound(_)) {
                         pause_ms = REGION_REPORT_UNKNOWN_MS;
                     }

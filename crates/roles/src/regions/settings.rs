@@ -25,7 +25,7 @@ pub(super) async fn take_up<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBu
         let shared_or_not =
             take_up_once(&dir, async |asked: Vec<SharingSetting>| access.take_sharing(asked).await);
         if let Err(error) = taken.and(shared_or_not.await) {
-            tracing::warn!(%error, "settings that a command asked for are taken up later");
+            tracing::warn!(%error, "settings of a command will be applied later");
         }
     }
 }

@@ -349,7 +349,7 @@ async fn renew_some<R: RegionAccess>(
     shared.unshared.forget(&record.name);
     let Some(next) = next else {
         shared.shown.access().share_bucket(record, Sharing::All).await?;
-        tracing::info!(bucket = %record.name, "all its objects are told to the other regions");
+        tracing::info!(bucket = %record.name, "sending all objects of a bucket to the other regions");
         return Ok(0);
     };
     renewal.from = next;

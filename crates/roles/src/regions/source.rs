@@ -266,7 +266,7 @@ pub(super) async fn settle<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<S
                 }
                 shared.notifier.tell();
             }
-            Err(error) => tracing::debug!(%error, "no journal may be told yet"),
+            Err(error) => tracing::debug!(%error, "no journal may be sent yet"),
         }
         sleep(Duration::from_millis(REGION_SETTLE_MS)).await;
     }
@@ -280,7 +280,7 @@ pub(super) async fn keep_list<R: RegionAccess>(shared: Arc<Shared<R>>) {
         let known = shared.region_endpoint.known();
         let kept = shared.shown.access().keep_regions(known.known(), encode(&known)).await;
         if let Err(error) = kept {
-            tracing::debug!(%error, "the list of regions is kept a little later");
+            tracing::debug!(%error, "the list of regions will be saved later");
             sleep(Duration::from_millis(REGION_KEEP_LIST_MS)).await;
             continue;
         }

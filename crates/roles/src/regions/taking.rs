@@ -482,7 +482,7 @@ impl<R: RegionAccess> Shared<R> {
     }
 
     pub(super) fn cannot_take(&self, region: RegionId, name: &Name, error: &ObjectError) {
-        tracing::debug!(%region, key = ?name.key, %error, "a change is not taken");
+        tracing::debug!(%region, key = ?name.key, %error, "a change from another region was refused");
         // A bucket that is being deleted takes none, which ends by itself.
         if *error != ObjectError::NoSuchBucket {
             self.watch.cannot_take(region, name, error);

@@ -88,13 +88,13 @@ pub(super) async fn free<R: RegionAccess>(
             }
             passes = 0;
             if let Err(error) = deletions::end_left_uploads(&shared).await {
-                tracing::debug!(%error, "open uploads of deleted buckets are looked at later");
+                tracing::debug!(%error, "open uploads of deleted buckets will be checked later");
             }
         }
         from = match look(&shared, &state, (&inbox, &before), from).await {
             Ok(next) => next,
             Err(Unreadable::Store(error)) => {
-                tracing::debug!(%error, "tombstones are looked at later");
+                tracing::debug!(%error, "tombstones will be checked later");
                 None
             }
             Err(error) => {

@@ -221,7 +221,7 @@ impl Watch {
         let why = error.to_string();
         self.of(region, |seen| {
             if seen.unreachable.is_none() {
-                tracing::warn!(%region, %why, "a region is not reached");
+                tracing::warn!(%region, %why, "a region cannot be reached");
             }
             seen.unreachable = Some(why);
             seen.is_away = matches!(
@@ -337,7 +337,7 @@ impl Watch {
     pub(super) fn set_silent(&self, region: RegionId, pg: Option<PgId>) {
         self.of(region, |seen| {
             if let (Some(pg), None) = (pg, seen.silent) {
-                tracing::warn!(%region, %pg, "a placement group of another region is not told of");
+                tracing::warn!(%region, %pg, "another region reports no positions for a placement group");
             }
             seen.silent = pg;
         });

@@ -214,7 +214,7 @@ impl Cluster {
 
     /// Waits until a PG is served in this view or a later one; its view and its primary.
     pub async fn serving(&self, pg: PgId, least: View) -> (View, ServerId) {
-        until("the pg is served", async || {
+        until("serving a pg", async || {
             let (view, to) = self.leads(pg);
             view >= least && self.page(&[pg], to, b"V".to_vec(), 1).await.is_ok()
         })

@@ -231,10 +231,10 @@ impl Copies {
             DataReply::Verified(state @ (CopyState::Damaged | CopyState::Unreadable)) => {
                 // The chunk may have been deleted meanwhile: its primary decides that.
                 let (lv, grant) = (chunk.lv, chunk.grant);
-                tracing::debug!(%holder, %lv, ?grant, ?state, "a holder's copy does not verify");
+                tracing::debug!(%holder, %lv, ?grant, ?state, "a source's copy failed verification");
                 holders.bad.lock().insert(holder);
             }
-            reply => tracing::debug!(%holder, ?reply, "a holder does not give a chunk"),
+            reply => tracing::debug!(%holder, ?reply, "a source did not send a chunk"),
         }
         None
     }
@@ -262,7 +262,7 @@ impl Copies {
             () = down(managers, holder) => return None,
         };
         answered
-            .inspect_err(|error| tracing::debug!(%holder, %error, "a holder does not answer"))
+            .inspect_err(|error| tracing::debug!(%holder, %error, "a source did not respond"))
             .ok()
     }
 
@@ -293,7 +293,7 @@ impl Copies {
             Ok(Err(Refusal::Busy)) => Err(Busy),
             Ok(Err(Refusal::Full)) => Ok(CopyEnd::Full),
             outcome => {
-                tracing::debug!(%lv, ?outcome, "the disk did not take a copy");
+                tracing::debug!(%lv, ?outcome, "the disk refused a copy");
                 Ok(CopyEnd::NotWritten)
             }
         }

@@ -34,7 +34,7 @@ impl Handler<DataService> for DataFace {
         responder: Responder<DataService>,
     ) {
         if !may_ask(from.subject.roles, &request) {
-            tracing::warn!(from = %from.subject, "a server asks what its role may not");
+            tracing::warn!(from = %from.subject, "a server sent a request that its role does not permit");
             return;
         }
         match request {
@@ -109,7 +109,7 @@ impl Handler<DataService> for DataFace {
         if from.subject.roles.has(Role::Manager) {
             self.node.told(&message);
         } else {
-            tracing::warn!(from = %from.subject, "only managers may say this");
+            tracing::warn!(from = %from.subject, "refused a message that only managers may send");
         }
     }
 }

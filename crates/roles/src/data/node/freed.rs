@@ -91,7 +91,7 @@ impl DataNode {
                             self.freed.is_done(pv);
                         }
                         if bytes > 0 {
-                            tracing::debug!(%pv, %map, bytes, is_all, "space went back to the file system");
+                            tracing::debug!(%pv, %map, bytes, is_all, "space was returned to the file system");
                             break;
                         }
                     }
@@ -99,7 +99,7 @@ impl DataNode {
                     Some(Err(Refusal::KeepsSpace)) => {
                         tracing::info!(
                             disk = self.name,
-                            "the file system does not take space back: what volumes leave is for others on this disk alone"
+                            "the file system cannot take space back: only other volumes on this disk can reuse what volumes free"
                         );
                         return;
                     }

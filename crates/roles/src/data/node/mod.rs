@@ -146,12 +146,12 @@ impl DataNode {
             let is_it = |of: &ReplicaRecord| (of.disk, of.pv) == (disk, pv);
             let is_there = record.replicas.get(usize::from(replica)).is_none_or(is_it);
             if record.pg != pg || !is_there {
-                tracing::warn!(%lv, %pg, %pv, %map, "a volume is to be made that the map has otherwise: the order is late, or of managers of an older copy");
+                tracing::warn!(%lv, %pg, %pv, %map, "refused to create a volume that contradicts the map: the order is late, or from managers of an older copy");
                 return;
             }
         }
         if disk != self.disk {
-            tracing::warn!(%lv, ?disk, "a volume is to lie on a disk that is not here");
+            tracing::warn!(%lv, ?disk, "refused a volume on a disk that this server does not have");
             return;
         }
         self.freed.given(pv);
@@ -160,10 +160,10 @@ impl DataNode {
             Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica, disk, pv)),
             Ok(_) => unreachable!("a PV is created or not"),
             Err(Refusal::Outdated) => {
-                tracing::debug!(%lv, %pv, %map, "a manager gave a physical volume, but too late");
+                tracing::debug!(%lv, %pv, %map, "a manager assigned a physical volume too late");
             }
             Err(refusal) => {
-                tracing::error!(%lv, %pv, %refusal, "a physical volume could not be made");
+                tracing::error!(%lv, %pv, %refusal, "a physical volume could not be created");
             }
         });
         self.server.carry_out(Action::CreatePv { pv, lv, replica, map }, 0, created);
@@ -190,15 +190,12 @@ impl DataNode {
                 // Near the bound each write or delete may change it: that is not logged each time.
                 if is_told && room_ms >= NO_ROOM_MS {
                     is_told = false;
-                    tracing::info!(disk = self.name, "the disk has room again");
+                    tracing::info!(disk = self.name, "the disk has free space again");
                 }
                 continue;
             }
             if !is_told {
-                tracing::warn!(
-                    disk = self.name,
-                    "the disk has no room for more: puts go elsewhere"
-                );
+                tracing::warn!(disk = self.name, "the disk is full: puts go to other disks");
             }
             if !is_told || silent_ms >= SERVER_BEAT_MS {
                 silent_ms = 0;

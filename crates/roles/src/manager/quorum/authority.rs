@@ -75,7 +75,7 @@ impl Keeper {
                         match wanted.take(&text) {
                             Ok(()) => return,
                             Err(error) => {
-                                tracing::error!(%error, "the authority's key is not kept")
+                                tracing::error!(%error, "the authority's key could not be saved")
                             }
                         }
                     }

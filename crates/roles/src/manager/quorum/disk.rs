@@ -94,7 +94,7 @@ impl QuorumDisk {
             return Err(ManagerError::Unusable { file: PATH, why });
         }
         if (contents.end as u64) < file.len()? {
-            tracing::info!(file = PATH, at = contents.end, "a torn record was cut");
+            tracing::info!(file = PATH, at = contents.end, "a torn record was truncated");
             file.set_len(contents.end as u64)?;
             file.sync()?;
         }

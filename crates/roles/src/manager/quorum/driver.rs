@@ -231,8 +231,8 @@ fn note(to: ServerId, sent: Result<(), SendError>) {
     match sent {
         Ok(()) => {}
         Err(error @ SendError::TooLong) => {
-            tracing::error!(%to, %error, "a message of the managers cannot be sent");
+            tracing::error!(%to, %error, "a message to another manager cannot be encoded");
         }
-        Err(error) => tracing::debug!(%to, %error, "a message of the managers was not sent"),
+        Err(error) => tracing::debug!(%to, %error, "a message to another manager was not sent"),
     }
 }

@@ -78,7 +78,7 @@ pub fn found(dir: &Path, founding: Founding) -> Result<Vec<(ServerId, JoinToken)
     }
     book.save(founder.member.map())?;
     authority.identity(me, roles)?.save(&dir.join(IDENTITY_FILE))?;
-    tracing::info!(cluster = format!("{:016x}", cluster.0), "a cluster was founded");
+    tracing::info!(cluster = format!("{:016x}", cluster.0), "the cluster was created");
     Ok(tokens)
 }
 

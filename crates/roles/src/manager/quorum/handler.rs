@@ -60,13 +60,13 @@ impl Handler<ManagerService> for ManagerHandler {
                 if may_propose(subject, &command) && !self.was_removed(subject.server) {
                     return self.propose(command, responder);
                 }
-                tracing::warn!(%from, ?command, "this is not for that server to propose");
+                tracing::warn!(%from, ?command, "refused a proposal that the server may not make");
                 responder.answer(&ManagerReply::NotAllowed, Bytes::new());
             }
             ManagerCall::IssueToken(server, expires_ms) => {
                 let manages = from.subject.roles.has(Role::Manager);
                 if !manages || self.was_removed(from.subject.server) {
-                    tracing::warn!(%from, "only a manager of the cluster may ask for join tokens");
+                    tracing::warn!(%from, "refused a request for a join token: only managers of the cluster may ask");
                     let why = b"only a manager of the cluster may ask for join tokens";
                     let why = Bytes::from_static(why);
                     responder.answer(&ManagerReply::NotIssued, why);
@@ -95,7 +95,7 @@ impl Handler<ManagerService> for ManagerHandler {
         let manager = subject.roles.has(Role::Manager);
         // The quorum itself decides which managers' messages count: a manager learns of its removal from the log.
         if !matches!(message, ManagerMessageIn::Peer) && self.was_removed(subject.server) {
-            tracing::warn!(%from, "a server that was removed from the cluster has nothing to say");
+            tracing::warn!(%from, "refused a message from a server that was removed from the cluster");
             return;
         }
         // A message that changes nothing is taken at the thread's next look at what is due, by which silence is counted too.
@@ -114,7 +114,7 @@ impl Handler<ManagerService> for ManagerHandler {
                 Input::Beat(subject.server, from.version, beat)
             }
             ManagerMessageIn::Beat(_) => {
-                tracing::warn!(%from, "only meta servers speak for others");
+                tracing::warn!(%from, "refused heartbeats for other servers: only meta servers may send them");
                 return;
             }
             ManagerMessageIn::HandedOn(server, message) if manager => {
@@ -127,7 +127,7 @@ impl Handler<ManagerService> for ManagerHandler {
                 match decode::<QuorumMessage>("a message of a manager", &payload) {
                     Ok(message) => Input::Peer(subject.server, from.version, message),
                     Err(error) => {
-                        tracing::warn!(%from, %error, "a message was not understood");
+                        tracing::warn!(%from, %error, "a message cannot be decoded");
                         return;
                     }
                 }
@@ -135,7 +135,7 @@ impl Handler<ManagerService> for ManagerHandler {
             ManagerMessageIn::HandedOn(..)
             | ManagerMessageIn::HandedBack(..)
             | ManagerMessageIn::Peer => {
-                tracing::warn!(%from, "only managers may say this");
+                tracing::warn!(%from, "refused a message that only managers may send");
                 return;
             }
         };
@@ -194,13 +194,13 @@ impl ManagerHandler {
             record.roles.contains(&ServerRole::Manager) && record.state != ServerState::Removed
         };
         if !from.subject.roles.has(Role::Manager) || !record.as_ref().is_none_or(manages) {
-            tracing::warn!(%from, "only a manager may ask for the authority's key");
+            tracing::warn!(%from, "refused a request for the authority's key: only managers may have it");
             return (ManagerReply::NotAllowed, Bytes::new());
         }
         match self.issuer.authority.get() {
             // A map without the asker is older than its joining: the asker asks again.
             Some(authority) if record.is_some() => {
-                tracing::info!(%from, "the authority's key is given to another manager");
+                tracing::info!(%from, "sending the authority's key to another manager");
                 (ManagerReply::Authority, authority.to_pem().into())
             }
             _ => (ManagerReply::NoAuthority, Bytes::new()),

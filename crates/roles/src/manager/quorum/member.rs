@@ -269,7 +269,7 @@ impl<A> Member<A> {
     /// Takes a message of another manager; refuses one that this release cannot handle.
     pub(super) fn peer(&mut self, from: ServerId, said: QuorumMessage) -> Result<(), ManagerError> {
         if let Err(why) = self.quorum.admits(&said).and_then(|()| check_commands(&said)) {
-            tracing::error!(%from, %why, "a manager's message is refused: use one release");
+            tracing::error!(%from, %why, "refused a manager's message: do all managers run one release?");
             return Ok(());
         }
         self.take(QuorumEvent::Peer(from, said))
@@ -426,20 +426,25 @@ impl<A> Member<A> {
                         }
                     }
                     if let Some(command) = told {
-                        tracing::debug!(index = index.0, ?command, ?applied, "the managers agreed");
+                        tracing::debug!(
+                            index = index.0,
+                            ?command,
+                            ?applied,
+                            "the managers committed a command"
+                        );
                     }
                     self.latest = Some((index, applied));
                 }
                 QuorumEffect::Restore(_, state) => self.restore_map(&state)?,
                 QuorumEffect::TakeSnapshot => self.snapshot_due = true,
                 QuorumEffect::Elected { term, brief_since_ms } => {
-                    tracing::info!(term = term.0, "this manager leads");
+                    tracing::info!(term = term.0, "this manager is the leader");
                     self.server_routes.clear();
                     self.begin_timeline();
                     self.consider(PolicyEvent::Elected { brief_since_ms });
                 }
                 QuorumEffect::Deposed(term) => {
-                    tracing::info!(term = term.0, "this manager does not lead any more");
+                    tracing::info!(term = term.0, "this manager is no longer the leader");
                     self.consider(PolicyEvent::Deposed);
                 }
                 QuorumEffect::Decided(ticket, end) => self.decided(ticket, end),

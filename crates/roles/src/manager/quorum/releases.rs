@@ -49,7 +49,7 @@ impl Releases {
                 if !*is_told && now_ms.saturating_sub(*since_ms) >= BALANCE_HELD_UP_MS {
                     *is_told = true;
                     let is_heard = self.spoke.contains_key(&older);
-                    tracing::warn!(manager = %older, is_heard, "no volume moves for balance: this manager may not know such moves; upgrade, start or remove it");
+                    tracing::warn!(manager = %older, is_heard, "volumes are not rebalanced: this manager may not support it; upgrade, start or remove it");
                 }
             }
             keeps => *keeps = leads.then_some((older, now_ms, false)),
@@ -86,7 +86,7 @@ impl Releases {
         let older = self.older(me, members, since(command))?;
         if self.told.replace(older) != Some(older) {
             let is_heard = self.spoke.contains_key(&older);
-            tracing::warn!(manager = %older, is_heard, "some commands wait: this manager may not know them; upgrade or start it");
+            tracing::warn!(manager = %older, is_heard, "some commands wait: this manager may not support them; upgrade or start it");
         }
         Some(older)
     }

@@ -46,9 +46,9 @@ impl ServerRoutes {
             match by {
                 // A cut is not the only cause: a server that does not know the leader sends to the managers in turn.
                 Some((by, _)) => {
-                    tracing::debug!(%server, %by, "a server is told by way of another manager too");
+                    tracing::debug!(%server, %by, "orders to a server also go through another manager");
                 }
-                None => tracing::debug!(%server, "a server is told directly alone"),
+                None => tracing::debug!(%server, "orders to a server go directly again"),
             }
         }
         by.map(|(manager, _)| manager)

@@ -124,7 +124,7 @@ impl Running {
         let (boot, addresses) = (BootId(unique_u64()), vec![address.clone()]);
         let run = Run { server: me, boot, addresses, has: Vec::new() };
         let presence = Presence::of_manager(client.clone(), run);
-        tracing::info!(server = %me, %address, "a manager runs");
+        tracing::info!(server = %me, %address, "the manager has started");
         Ok(Self {
             client,
             quorum_status,

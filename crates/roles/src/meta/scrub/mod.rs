@@ -137,12 +137,12 @@ impl Scrubber {
         let scrub = match loaded {
             Ok(Some(Ok(scrub))) => scrub,
             Ok(Some(Err(error))) => {
-                tracing::warn!(%error, "the scrub begins anew");
+                tracing::warn!(%error, "the scrub starts from the beginning");
                 Scrub::new(now_ms())
             }
             Ok(None) => Scrub::new(now_ms()),
             Err(error) => {
-                tracing::warn!(%error, "where the scrub was cannot be read: it begins anew");
+                tracing::warn!(%error, "the scrub's position cannot be read: starting from the beginning");
                 Scrub::new(now_ms())
             }
         };
@@ -162,7 +162,7 @@ impl Scrubber {
             let piece = match looked.await.ok()? {
                 Ok(piece) => piece,
                 Err(error) => {
-                    tracing::error!(%error, "the index cannot be read: a round of the scrub is given up");
+                    tracing::error!(%error, "a scrub round was abandoned: the index cannot be read");
                     meta.give_up_round();
                     return self.save().await;
                 }
@@ -245,7 +245,7 @@ impl Scrubber {
         let disk = self.disk.clone();
         let saving = move || replace_file(&*disk, "", SCRUB_FILE, &bytes);
         if let Err(error) = blocking::run(saving).await.ok()? {
-            tracing::warn!(%error, "where the scrub is was not written: a restart verifies more than it needs to");
+            tracing::warn!(%error, "the scrub's position was not saved: a restart will verify more than it needs to");
         }
         self.saved = Instant::now();
         Some(())
@@ -284,7 +284,7 @@ impl Meta {
             return;
         }
         let bytes = due.iter().map(|pg| self.lock(*pg).pg.copied_bytes()).sum();
-        tracing::info!(round = number, groups = due.len(), bytes, "a round of the scrub begins");
+        tracing::info!(round = number, groups = due.len(), bytes, "a scrub round starts");
         self.scrub.with(|scrub| scrub.begin(now_ms, due, bytes));
     }
 
@@ -409,7 +409,7 @@ impl Meta {
         {
             tracing::error!(
                 %pg, lv = %chunk.lv, %server, extents = ?chunk.extents, row = %row.escape_ascii(), has_others,
-                "a copy is damaged: the disk that has it is going"
+                "a copy is damaged on a disk that is failing"
             );
         }
         if self.cluster().is_some() {
@@ -457,7 +457,7 @@ impl Cluster {
         match answered {
             Ok((DataReply::Verified(state), _)) => Some(state),
             answer => {
-                tracing::debug!(%server, ?answer, "a data server does not verify a copy");
+                tracing::debug!(%server, ?answer, "a data server could not verify a copy");
                 None
             }
         }

@@ -203,7 +203,7 @@ impl SharedWalk {
                 lanes.retain(|pg, lane| {
                     let stays = lane.ready.is_none() || lane.ready_since.elapsed() < self.patience;
                     if !stays {
-                        tracing::debug!(%pg, follower = %lane.follower.to, "a follower is left behind");
+                        tracing::debug!(%pg, follower = %lane.follower.to, "a follower of a snapshot was too slow and was dropped");
                     }
                     stays
                 });

@@ -180,7 +180,7 @@ impl Meta {
         if groups.is_empty() {
             return None;
         }
-        tracing::info!(groups = groups.len(), "followers take snapshots in one walk");
+        tracing::info!(groups = groups.len(), "one scan serves several followers' snapshots");
         let reader: Arc<dyn KvReader> = match self.index.kv.snapshot() {
             Ok(reader) => reader.into(),
             Err(error) => {
@@ -211,7 +211,7 @@ impl Meta {
         let pg = member.pg.id();
         match self.index.kv.snapshot() {
             Ok(reader) => {
-                tracing::info!(%pg, follower = %to, "a follower takes a snapshot");
+                tracing::info!(%pg, follower = %to, "a follower receives a snapshot");
                 self.snapshots.begun.fetch_add(1, Ordering::Relaxed);
                 let kept =
                     FollowerSnapshot { at, reader: reader.into(), is_read: false, lane: None };

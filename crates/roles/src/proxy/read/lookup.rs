@@ -70,10 +70,7 @@ impl<R: RoleAccess> Lookup<R> {
         range: Range<u64>,
     ) -> Result<(), ObjectError> {
         if !has(body, &range) {
-            tracing::error!(
-                key = self.source.key.as_str(),
-                "a row names bytes that it does not have"
-            );
+            tracing::error!(key = self.source.key.as_str(), "a row lacks bytes that it names");
             return Err(unavailable("the index holds a row that cannot be used: see the log"));
         }
         let mut spans = Vec::new();

@@ -214,7 +214,7 @@ async fn read_from(
     let (reply, bytes) = match answered {
         Ok(answered) => answered,
         Err(error) => {
-            tracing::debug!(%server, %error, "a replica did not answer a read");
+            tracing::debug!(%server, %error, "a replica did not respond to a read");
             // One that has too much to do is up.
             match error {
                 CallError::Busy(_) => holder.is_busy(),
@@ -249,7 +249,7 @@ async fn read_from(
         }
         _ => {
             holder.refused();
-            tracing::debug!(%server, lv = %chunk.lv, "a replica's bytes do not verify");
+            tracing::debug!(%server, lv = %chunk.lv, "a replica's bytes failed verification");
             count(&remote.counters().mismatches);
             // Or the object was replaced while it was read: then its primary finds nothing to mend.
             let suspect = Call::Suspect { grant: chunk.grant, server };

@@ -54,7 +54,7 @@ impl RemoteRoles {
             answered = peer.call(call, payload, deadline) => match answered {
                 Ok(answered) => Some(answered),
                 Err(error) => {
-                    tracing::debug!(server = %gateway.server, %error, "the gateway does not answer");
+                    tracing::debug!(server = %gateway.server, %error, "the gateway did not respond");
                     None
                 }
             },
@@ -198,7 +198,7 @@ impl RemoteRoles {
                 Err(unlisted("is of an earlier release"))
             }
             Err(error) => {
-                tracing::debug!(%server, %error, "the gateway does not list");
+                tracing::debug!(%server, %error, "the gateway could not list");
                 Err(unlisted("does not answer"))
             }
         }

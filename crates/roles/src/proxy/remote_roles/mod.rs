@@ -225,7 +225,7 @@ impl RemoteRoles {
 
 /// An answer to another question.
 fn unfitting(what: &impl std::fmt::Debug) -> ObjectError {
-    tracing::error!(?what, "a server gave an answer to another question");
+    tracing::error!(?what, "a server sent a response of the wrong kind");
     unavailable("a server gave an answer that does not fit")
 }
 

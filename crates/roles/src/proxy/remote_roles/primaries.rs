@@ -114,7 +114,7 @@ impl Primaries {
             }
             match tries.pause_after(&trouble) {
                 Some(pause) if Instant::now() < deadline => {
-                    tracing::debug!(%pg, ?trouble, "a primary is asked again");
+                    tracing::debug!(%pg, ?trouble, "asking a primary again");
                     count(&self.counters.retries);
                     let pause = pause.min(deadline - Instant::now());
                     if newer(&*self.managers, map.version, pause).await {
@@ -161,7 +161,7 @@ impl Primaries {
         let Some(peer) = self.peers.of(&map, at.server) else { return };
         let message = MetaMessage::Call { pg, view: at.view, call };
         if let Err(error) = peer.send(&message, Bytes::new()) {
-            tracing::debug!(%pg, %error, "a primary was not told");
+            tracing::debug!(%pg, %error, "a message to a primary was not sent");
         }
     }
 }

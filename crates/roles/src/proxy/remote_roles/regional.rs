@@ -66,7 +66,7 @@ impl RemoteRoles {
         match peer.call(call, Bytes::new(), deadline).await {
             Ok(answered) => Some(answered),
             Err(error) => {
-                tracing::debug!(%server, %error, "a primary does not answer");
+                tracing::debug!(%server, %error, "a primary did not respond");
                 None
             }
         }
@@ -161,7 +161,7 @@ impl RemoteRoles {
         for (part, answered) in join_all(asking).await {
             let Some((MetaReply::Kept, payload)) = answered else { continue };
             let now = decode::<Vec<KeyReply>>("kept keys", &payload).unwrap_or_else(|error| {
-                tracing::error!(%error, "kept keys cannot be used");
+                tracing::error!(%error, "a response about keys cannot be used");
                 Vec::new()
             });
             for ((index, ..), now) in part.iter().zip(now) {

@@ -95,7 +95,7 @@ impl Keeper {
                     say_floor(&primaries, session);
                     continue;
                 }
-                tracing::warn!("the managers have closed this proxy's session: it begins another");
+                tracing::warn!("the managers closed this proxy's session: starting another");
                 count(&primaries.counters().lost_sessions);
                 is_open.store(false, Ordering::Relaxed);
                 let next = begun(managers, boot).await;
@@ -123,7 +123,7 @@ fn say_floor(primaries: &Primaries, session: SessionId) {
         {
             for message in &messages {
                 if let Err(error) = peer.send(message, Bytes::new()) {
-                    tracing::trace!(%server, %error, "a meta server was not told of finished requests");
+                    tracing::trace!(%server, %error, "a report of finished requests was not sent to a meta server");
                 }
             }
         }

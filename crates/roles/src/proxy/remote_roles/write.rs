@@ -170,12 +170,12 @@ async fn write_to(
             Ok((DataReply::Written, _)) => return WriteOutcome::Durable,
             Ok((DataReply::Full, _)) => return WriteOutcome::Full,
             Ok((reply, _)) => {
-                tracing::debug!(%server, ?reply, "a replica did not take a put's data");
+                tracing::debug!(%server, ?reply, "a replica refused a put's data");
                 return WriteOutcome::Failed;
             }
             Err(CallError::Busy(_)) if Instant::now() < deadline => sleep(pause(tries)).await,
             Err(error) => {
-                tracing::debug!(%server, %error, "a replica did not answer a write");
+                tracing::debug!(%server, %error, "a replica did not respond to a write");
                 to.detectors.lock().failed(server, Instant::now());
                 return WriteOutcome::Failed;
             }

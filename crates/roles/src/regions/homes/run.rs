@@ -80,7 +80,7 @@ async fn carry_out<R: RegionAccess>(
             shared.homes.runs.lock().carried_out.insert(bucket.clone(), scope);
             shared.homes.carried_out.notify_one();
             shared.homes.counters.taken.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(%bucket, "this region is the home of a bucket now");
+            tracing::info!(%bucket, "this region has become the home of a bucket");
         }
         Err(Ended::HomeRefused(why)) => {
             shared.homes.reason(bucket, run.reason(why));

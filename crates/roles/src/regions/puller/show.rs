@@ -16,7 +16,7 @@ impl<R: RegionAccess> Puller<R> {
         let watch = &self.shared.watch;
         match alarm {
             Alarm::ClockAhead { region, clock } => {
-                tracing::debug!(%region, clock_ms = clock.ms(), "a change is held");
+                tracing::debug!(%region, clock_ms = clock.ms(), "a change from another region is held back");
                 watch.alarm(*region, taking::clock_ahead(*region));
             }
             Alarm::Contradiction { name, why } => {
@@ -31,11 +31,11 @@ impl<R: RegionAccess> Puller<R> {
                                 Then remove it, and let an empty store join in its place";
                     watch.lost(region, what);
                 }
-                tracing::debug!(%region, %pg, ?why, "a journal cannot be gone on with");
+                tracing::debug!(%region, %pg, ?why, "a journal cannot be resumed");
             }
             Alarm::Resync { region, journals } => {
                 watch.counters().comparisons.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                tracing::info!(%region, journals, "all keys are compared");
+                tracing::info!(%region, journals, "comparing all keys");
             }
         }
     }
