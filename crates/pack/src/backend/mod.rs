@@ -496,7 +496,7 @@ async fn looked_for<T, F: Future<Output = Result<T, Unread>>>(
                 tracing::warn!(
                     name,
                     looks,
-                    "the backend says that it does not have an object that was uploaded"
+                    "the backend reports that an uploaded object is missing"
                 );
                 tokio::time::sleep(jittered(pause)).await;
                 pause *= 4;

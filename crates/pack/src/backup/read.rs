@@ -16,14 +16,14 @@ pub(crate) async fn known(backend: &Backend, horizon: &Horizon) -> Result<Vec<He
     let mut heads = Vec::new();
     for (name, bytes) in backend.names(HEADS).await? {
         let Some((id, None)) = BackupId::parse(&name) else {
-            tracing::warn!(name, "an object that is not Larder's lies among its backups");
+            tracing::warn!(name, "found a foreign object among Larder's backups");
             continue;
         };
         match read_head(backend, id, bytes).await {
             Ok(head) if horizon.has(head.blob()) => heads.push(head),
             Ok(_) => {}
             Err(error @ (PackError::Damaged { .. } | PackError::Codec(_))) => {
-                tracing::warn!(%error, "a backup of the index is not used");
+                tracing::warn!(%error, "a backup of the index was skipped");
             }
             Err(error) => return Err(error),
         }
@@ -68,7 +68,7 @@ pub(crate) async fn restore(
         match restored {
             Ok(()) => {}
             Err(error @ (PackError::Damaged { .. } | PackError::Version { .. })) => {
-                tracing::warn!(%error, "a backup of the index is not used");
+                tracing::warn!(%error, "a backup of the index was skipped");
                 index.clear()?;
                 return Ok(false);
             }

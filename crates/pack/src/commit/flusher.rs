@@ -44,7 +44,7 @@ impl Flusher {
             {
                 match error {
                     KvError::Full { .. } => {
-                        tracing::warn!(%error, "the index waits for space");
+                        tracing::warn!(%error, "the index cannot be flushed for lack of space: waiting");
                     }
                     error => {
                         tracing::error!(%error, "the store stops: the index failed");

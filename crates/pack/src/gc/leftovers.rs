@@ -47,7 +47,7 @@ fn remove_in(dir: &Path, worker: WorkerId) -> u64 {
                 Ok(()) => removed += 1,
                 Err(error) => {
                     let file = file.path();
-                    tracing::warn!(?file, %error, "what is left of an upload stays");
+                    tracing::warn!(?file, %error, "leftovers of an upload could not be removed");
                 }
             }
         }

@@ -71,12 +71,12 @@ pub(crate) async fn run(maintenance: Arc<Mutex<Maintenance>>, period: Duration) 
         match maintenance.lock().await.turn(now_ms()).await {
             Ok(kept) if kept != MaintenanceReport::default() => {
                 let MaintenanceReport { retired, removed, backups } = kept;
-                tracing::info!(retired, removed, backups, took = ?begun.elapsed(), "kept house");
+                tracing::info!(retired, removed, backups, took = ?begun.elapsed(), "maintenance finished");
             }
             Ok(_) => {}
             Err(error) if error.is_superseded() => return,
             Err(error) => {
-                tracing::warn!(%error, "work in the background was cut off; it is begun again");
+                tracing::warn!(%error, "background work was interrupted and will start again");
             }
         }
     }

@@ -135,7 +135,7 @@ impl Remover {
             }
             for (name, bytes) in some {
                 let Some((own, process)) = StandaloneId::parse(&name) else {
-                    tracing::warn!(name, "an object that is not Larder's lies among its own");
+                    tracing::warn!(name, "found a foreign object among Larder's own");
                     continue;
                 };
                 removed += self.stray(own, process, bytes, &mut there).await?;
@@ -147,7 +147,7 @@ impl Remover {
             self.index.retired()?.into_iter().map(|(id, _)| Container::Blob(id)).collect();
         self.unwanted.retain(|stray, _| there.contains(stray) || retired.contains(&stray.0));
         self.forget_processes().await?;
-        tracing::debug!(removed, "looked for objects that nothing names");
+        tracing::debug!(removed, "searched for unreferenced objects");
         Ok(removed)
     }
 
@@ -173,7 +173,7 @@ impl Remover {
             let is_earlier = is_held && process < named;
             let told = match is_void || is_earlier {
                 true if is_held && named == process => {
-                    tracing::error!(object = %own.path_of(process), "it is void, and the index names it: it stays");
+                    tracing::error!(object = %own.path_of(process), "a void blob is still referenced by the index and will be kept");
                     None
                 }
                 true => Some(0),
@@ -240,7 +240,7 @@ impl Remover {
             let is_void = !self.counting.counts(name.id.worker, name.process, name.id.seq);
             let row = self.index.blob(name.id)?;
             if is_void && row.is_some_and(|row| row.process == name.process) {
-                tracing::error!(blob = %name.path(), "it is void, and the index names it: it stays");
+                tracing::error!(blob = %name.path(), "a void blob is still referenced by the index and will be kept");
                 continue;
             }
             if !is_void && (!is_past || self.is_known(name)?) {
@@ -250,7 +250,7 @@ impl Remover {
             // It was void, or removed once: who says so is in the backend.
             self.notice(stray, 0);
             let Some(seen) = self.due(stray) else { continue };
-            tracing::info!(blob = %name.id, "a blob that was retired or void is removed");
+            tracing::info!(blob = %name.id, "removed a retired or void blob");
             self.remove(&name.path(), seen.told).await?;
             add(&self.counters.freed_bytes, bytes);
             count(&self.counters.removed_objects);

@@ -87,7 +87,7 @@ impl Index {
                     // Blobs that wait must be able to leave a full disk. The markers stop an
                     // earlier build by themselves.
                     Err(error @ KvError::Full { .. }) => {
-                        tracing::warn!(%error, "the index says its new layout once there is space");
+                        tracing::warn!(%error, "the index's new layout will be recorded once there is space");
                     }
                     flushed => {
                         flushed?;

@@ -64,7 +64,7 @@ pub(crate) async fn drop_refused(shared: &Shared, container: Option<Container>) 
     let Some(Container::Own(id)) = container else { return };
     let name = id.path();
     if let Err(error) = shared.backend.remove(&name).await {
-        tracing::warn!(%name, %error, "an object that nothing names stays in the backend");
+        tracing::warn!(%name, %error, "an unreferenced object stays in the backend");
     }
 }
 

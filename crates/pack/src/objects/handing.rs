@@ -57,7 +57,7 @@ impl Packer {
         }
         let completes = *request.method() == Method::POST;
         let is_silent = |reason: &str| {
-            tracing::warn!(worker = %peer.name, reason, "a request of an upload could not be handed on to the worker that began it");
+            tracing::warn!(worker = %peer.name, reason, "an upload's request could not be forwarded to the worker that began it");
             let name = &peer.name;
             unavailable(&format!("worker {name}, which began the upload, does not answer"))
         };
@@ -70,7 +70,7 @@ impl Packer {
         if completes && let Some(known) = peer.known() {
             let heard = tokio::time::timeout(HEARD_WAIT_MAX, known.reaches(clock)).await;
             if heard.is_err() {
-                tracing::warn!(worker = %peer.name, "an upload was completed there, and nothing is heard of it: it is shown here later");
+                tracing::warn!(worker = %peer.name, "an upload was completed at another worker, whose change has not arrived: it will be visible here later");
             }
         }
         Ok(answer)
@@ -81,7 +81,7 @@ impl Packer {
         if let Some(handed) = self.handed()
             && !handed.answers(answering)
         {
-            tracing::error!("two faces want to answer what other workers hand on: the first does");
+            tracing::error!("two gateways want to answer forwarded requests: the first one does");
         }
     }
 

@@ -271,12 +271,12 @@ impl Numbering {
                 return Err(error.into());
             }
             // It only spares looks then: a full disk must not keep the spool from getting empty.
-            tracing::warn!(%error, process = %own, "the number of this process is not written down");
+            tracing::warn!(%error, process = %own, "this process's number could not be recorded");
         }
         if let Err(error) = self.forget_old(own, &before).await {
-            tracing::warn!(%error, "numbers of old processes were not removed; a later start does");
+            tracing::warn!(%error, "markers of earlier processes were not removed: a later start will retry");
         }
-        tracing::info!(process = %own, first, adopted = adopted.len(), "this process has a number");
+        tracing::info!(process = %own, first, adopted = adopted.len(), "this process was given a number");
         let taken = self.taken.set(Taken { process: own, adopted });
         assert!(taken.is_ok(), "a process has one number");
         Ok(own)

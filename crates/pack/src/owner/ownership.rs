@@ -218,7 +218,7 @@ impl Ownership {
             if self.times().stand() == ServeDecision::Unasked
                 && let Err(error) = self.look().await
             {
-                tracing::warn!(%error, "it is not known who owns the backend; this worker answers all the same");
+                tracing::warn!(%error, "cannot read who owns the backend: this worker serves all the same");
             }
         }
         self.refuse_superseded()
@@ -240,7 +240,7 @@ impl Ownership {
                     && failed.is_none()
                 {
                     // Once for each time that the backend is away.
-                    tracing::warn!(%error, unseen = ?owned, "the backend does not say who owns it; this worker answers all the same");
+                    tracing::warn!(%error, unseen = ?owned, "the backend has no owner record: this worker serves all the same");
                 }
                 answer
             };

@@ -154,7 +154,7 @@ impl Packer {
         let leaving = backend.clone();
         let leftovers = blocking::run(move || leftovers::remove(&leaving, worker)).await?;
         if leftovers > 0 {
-            tracing::info!(leftovers, "what was left of uploads was removed");
+            tracing::info!(leftovers, "removed leftovers of uploads");
         }
         let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
         let horizon = Horizon::establish(&backend, worker, numbering.records()).await?;

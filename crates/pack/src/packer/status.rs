@@ -164,7 +164,7 @@ impl StatusWriter {
             Ok(status) => (status.since_ms, status.totals),
             Err(PackError::Disk(DiskError::NotFound { .. })) => (now_ms(), Totals::default()),
             Err(error) => {
-                tracing::warn!(%error, "what was counted before is not known; the bill begins anew");
+                tracing::warn!(%error, "earlier counts cannot be read: the bill starts from zero");
                 (now_ms(), Totals::default())
             }
         };

@@ -55,12 +55,12 @@ impl Others {
             Caught::Up => known.mark(),
             Caught::Undecided => {
                 let unseen = peer.unseen();
-                tracing::info!(worker = %peer.name, ?unseen, "another worker, or its heir, has yet to judge its last blob");
+                tracing::info!(worker = %peer.name, ?unseen, "another worker or its successor has not decided on its last blob yet");
                 return Ok(());
             }
             // Its directory was put back from an older copy, which gave the same numbers again.
             Caught::Ghosts(blob) => {
-                tracing::warn!(worker = %peer.name, %blob, "what was heard of another worker is not what it has uploaded: its index is made anew");
+                tracing::warn!(worker = %peer.name, %blob, "another worker's announced changes differ from its uploads: rebuilding its index");
                 let lost = |made: &Index, _: &Horizon| self.write_ghosts(peer, &known, made, blob);
                 let made = self.make(peer, known.worker, lost).await?;
                 let Some(made) = made else { return Ok(()) };
@@ -69,7 +69,7 @@ impl Others {
             }
             Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
             Caught::Gap => {
-                tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
+                tracing::warn!(worker = %peer.name, "blobs are missing that were never retired: rebuilding the worker's index");
                 let made = self.make(peer, known.worker, |_, _| Ok(())).await?;
                 // Changes that it told and has not uploaded yet are not forgotten for it.
                 let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
@@ -82,7 +82,7 @@ impl Others {
         let clock = mark.clock.max(known.at().clock);
         let ahead_ms = clock.ms().saturating_sub(now_ms());
         if u128::from(ahead_ms) > CLOCK_AHEAD_TOLD.as_millis() {
-            tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: what is put here gets the times of its clock");
+            tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: puts here use its time");
         }
         self.peer_clock.hears(clock);
         peer.looked(begun, mark, self.settings().kept / 16);
@@ -159,7 +159,7 @@ impl Others {
             Ok(rebuilt) => rebuilt,
             // Nobody is shown what may become void; what was known is kept, or nobody is answered.
             Err(PackError::Deferred { reason }) => {
-                tracing::info!(worker = %peer.name, reason, "another worker's index is not made yet");
+                tracing::info!(worker = %peer.name, reason, "another worker's index has not been built yet");
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -168,7 +168,7 @@ impl Others {
         match check_owner(backend, worker).await {
             Ok(()) => {}
             Err(PackError::Superseded { by, .. }) => {
-                tracing::info!(worker = %peer.name, %by, "another worker's index is not made before its heir says what counts");
+                tracing::info!(worker = %peer.name, %by, "another worker's index will be built once its successor has said which blobs are valid");
                 return Ok(None);
             }
             Err(error) => return Err(error),

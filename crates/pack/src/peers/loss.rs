@@ -78,7 +78,7 @@ impl Others {
         lines: &[String],
     ) -> Result<(), PackError> {
         let name = &peer.name;
-        tracing::error!(worker = %name, lost = lines.len(), why, "what a worker told and had not uploaded is lost");
+        tracing::error!(worker = %name, lost = lines.len(), why, "changes that a worker announced but did not upload are lost");
         if self.reads.dir.as_os_str().is_empty() {
             return Ok(());
         }

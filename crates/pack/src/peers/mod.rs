@@ -228,7 +228,7 @@ impl Others {
         for peer in self.peers() {
             if let Err(error) = self.look_at(&peer).await {
                 let unseen = peer.unseen();
-                tracing::warn!(worker = %peer.name, %error, ?unseen, "another worker's blobs could not be read; it is tried again");
+                tracing::warn!(worker = %peer.name, %error, ?unseen, "another worker's blobs could not be read: will retry");
                 first.get_or_insert(error);
             }
         }
@@ -246,7 +246,7 @@ impl Others {
             Some(told) if *told == self.me => Ok(()),
             _ => {
                 tracing::warn!(
-                    "what the bucket says of this worker is not what it told; it is told again"
+                    "this worker's status in the bucket is out of date: writing it again"
                 );
                 self.me.write(&self.root).await
             }

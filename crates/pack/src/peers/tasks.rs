@@ -64,7 +64,7 @@ async fn follow(others: Arc<Others>) {
     loop {
         looks.tick().await;
         if let Err(error) = others.look().await {
-            tracing::warn!(%error, "not everything of the other workers could be looked at");
+            tracing::warn!(%error, "could not read everything of the other workers");
         }
         for peer in others.peers() {
             let name = peer.name.clone();
@@ -88,7 +88,7 @@ impl Drop for Listening {
 async fn listen_to(others: Arc<Others>, peer: Arc<Peer>) {
     loop {
         if let Err(error) = hear(&others, &peer).await {
-            tracing::debug!(worker = %peer.name, %error, "another worker tells nothing");
+            tracing::debug!(worker = %peer.name, %error, "another worker sends no changes");
             tokio::time::sleep(FEED_PAUSE).await;
         }
     }
@@ -120,9 +120,11 @@ async fn collect_again_and_again(version_gc: Arc<tokio::sync::Mutex<VersionGc>>,
         rounds.tick().await;
         match version_gc.lock().await.round().await {
             Ok(0) => {}
-            Ok(given_up) => tracing::info!(given_up, "gave up what others have newer"),
+            Ok(given_up) => {
+                tracing::info!(given_up, "deleted versions that other workers have superseded")
+            }
             Err(error) => {
-                tracing::warn!(%error, "giving up what others have newer was cut off; it is begun again");
+                tracing::warn!(%error, "deleting superseded versions was interrupted and will start again");
             }
         }
     }

@@ -262,7 +262,7 @@ impl VersionGc {
         if self.others.newest(&self.index, &buckets, &key)?.is_some() {
             return Ok(());
         }
-        tracing::warn!(bucket = %record.name, "a bucket was removed by a worker that did not know of objects in it; it is made again");
+        tracing::warn!(bucket = %record.name, "a worker removed a bucket without knowing of objects in it: creating the bucket again");
         let location = record.location.clone();
         let command = mark(&self.queue, &self.index, &record.name, location).await;
         let command = command.map_err(|error| PackError::Deferred { reason: error.to_string() })?;

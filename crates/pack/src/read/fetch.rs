@@ -309,7 +309,7 @@ impl Fetcher {
             }
         });
         if let Err(error) = scanned {
-            tracing::warn!(%error, "the index could not be read, to read ahead");
+            tracing::warn!(%error, "readahead could not read the index");
         }
     }
 }

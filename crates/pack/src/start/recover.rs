@@ -93,13 +93,13 @@ pub(crate) async fn recover(
         records = recovery.records,
         torn_bytes = recovery.torn_bytes,
         blobs = spool.waiting(),
-        "the log was read; blobs that wait go up"
+        "the log was replayed: uploading pending blobs"
     );
     if recovery.mended() {
         tracing::warn!(
             bad_headers = recovery.bad_headers,
             unreadable_pages = recovery.unreadable_pages,
-            "the log's disk lost what the log can do without, and it was written anew: watch the disk"
+            "the log's disk lost data that the log could rebuild: watch the disk"
         );
     }
     let log = PackLog::new(appender, writer, worker, at.seq);

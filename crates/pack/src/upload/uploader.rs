@@ -65,7 +65,7 @@ impl Uploader {
             if error.is_superseded() {
                 return;
             }
-            tracing::warn!(%error, "this process has no number in the backend yet; uploads wait for that");
+            tracing::warn!(%error, "uploads wait until this process has a number in the backend");
         }
         let mut whole_upload = WholeUploadBackoff::default();
         loop {
@@ -77,7 +77,7 @@ impl Uploader {
                     return;
                 }
                 count(&self.backend.counters().failed_uploads);
-                tracing::warn!(blob = %sealed.id, %error, ?pause, "a blob was not uploaded; it is tried again");
+                tracing::warn!(blob = %sealed.id, %error, ?pause, "uploading a blob failed: will retry");
                 tokio::time::sleep(jittered(pause)).await;
                 pause = (pause * 2).min(UPLOAD_PAUSE_MAX);
             }
@@ -102,7 +102,7 @@ impl Uploader {
     ) -> Result<(), PackError> {
         let process = self.owner.ask_to_begin().await?;
         if let Some(row) = self.owner.adopted(sealed.id.seq) {
-            tracing::info!(blob = %sealed.id, by = %row.process, "a blob that waits is in the backend already");
+            tracing::info!(blob = %sealed.id, by = %row.process, "a pending blob is in the backend already");
             sealed.row = row;
             return Ok(());
         }

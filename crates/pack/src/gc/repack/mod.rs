@@ -87,7 +87,7 @@ impl Repacker {
                 Ok(false) => {}
                 Err(error @ (PackError::Damaged { .. } | PackError::Missing { .. })) => {
                     let pause = self.set_aside.add(container, Instant::now());
-                    tracing::error!(?container, %error, ?pause, "a blob cannot be repacked; it stays as it is, and is tried again later");
+                    tracing::error!(?container, %error, ?pause, "a blob cannot be repacked: will retry later");
                 }
                 Err(error) => {
                     self.seal();

@@ -129,7 +129,7 @@ impl Numbering {
         old.truncate(PROCESSES_FORGOTTEN_AT_ONCE);
         if !count_alike(&counting, &old, &blobs) {
             tracing::warn!(
-                "numbers of old processes stay: they say that blobs in the backend do not count"
+                "markers of earlier processes stay: they mark blobs in the backend as void"
             );
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Numbering {
         for process in &old {
             remove(&self.backend, *process).await?;
         }
-        tracing::info!(processes = old.len(), "numbers of old processes were removed");
+        tracing::info!(processes = old.len(), "removed markers of earlier processes");
         Ok(())
     }
 }

@@ -244,7 +244,7 @@ impl Caller {
         self.note((&told.name, What::Bodies), held.as_ref().err());
         if let Err(reason) = &held {
             let (worker, bundle) = (&told.name, unit.nth());
-            tracing::debug!(%worker, blob = %id, bundle, reason, "a body that another worker has not uploaded did not come");
+            tracing::debug!(%worker, blob = %id, bundle, reason, "could not fetch a body that another worker has not uploaded yet");
         }
         held
     }
@@ -262,10 +262,10 @@ impl Caller {
             match what {
                 // As each restart of it does.
                 What::Changes => {
-                    tracing::info!(worker = %name, reason, "another worker does not tell its changes: they are learned from the bucket");
+                    tracing::info!(worker = %name, reason, "another worker sends no changes: they are read from the bucket instead");
                 }
                 What::Bodies => {
-                    tracing::warn!(worker = %name, reason, "another worker does not give what it has not uploaded: such reads are answered 503");
+                    tracing::warn!(worker = %name, reason, "another worker does not serve bodies that it has not uploaded: such reads get 503");
                 }
             }
         }
@@ -302,7 +302,7 @@ impl Caller {
         // Ends with the answer's last byte, or when nobody wants it any more.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a request that was handed on broke off");
+                tracing::debug!(%error, "a forwarded request ended early");
             }
             drop(place);
         });

@@ -113,7 +113,7 @@ impl StreamHandler for Streams {
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), answer);
             if let Err(error) = connection.await {
-                tracing::debug!(%from, %error, "a request that was handed on broke off");
+                tracing::debug!(%from, %error, "a forwarded request ended early");
             }
             drop(place);
         })
@@ -294,7 +294,7 @@ impl FeedSource {
 }
 
 fn failed(error: &PackError) -> FeedReply {
-    tracing::error!(%error, "another worker could not be answered");
+    tracing::error!(%error, "could not respond to another worker");
     FeedReply::Refused(Refusal::Failed)
 }
 

@@ -129,7 +129,7 @@ impl Cache {
         if cache_file.find(key) == Some(spot) {
             cache_file.forget(key);
             count(&self.counters.cache_bad);
-            tracing::warn!(blob = %key.blob, key.offset, "a piece in the cache does not verify; it is dropped");
+            tracing::warn!(blob = %key.blob, key.offset, "a cached piece failed verification and was dropped");
         }
     }
 
@@ -178,7 +178,7 @@ impl Cache {
 
     fn fail<T>(&self, error: &DiskError) -> Option<T> {
         if !self.failed.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, "the cache of reads is not used any more; every read asks the backend");
+            tracing::error!(%error, "the read cache was disabled: every read goes to the backend");
         }
         None
     }

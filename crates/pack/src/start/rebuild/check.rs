@@ -51,7 +51,7 @@ pub(super) fn check(
         blobs = losses.len(),
         lost,
         report = %path.display(),
-        "the store goes on without blobs; what that concerns is in the report"
+        "the store starts without some blobs: the report lists what is affected"
     );
     Ok(())
 }

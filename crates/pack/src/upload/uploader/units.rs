@@ -171,7 +171,7 @@ fn broke_off(
     if is_early && progress.early < EARLY_TRIES_MAX {
         return error;
     }
-    tracing::info!(name = bound.name, sent, "one request for it failed; it goes on in parts");
+    tracing::info!(name = bound.name, sent, "an upload in one request failed: continuing in parts");
     progress.in_parts = true;
     whole_upload.broke_off();
     error
@@ -197,7 +197,7 @@ async fn all_is_there(
             Ok(true)
         }
         Err(Unverified::NotThere(error)) => {
-            tracing::info!(name = bound.name, %error, "all of it went out; it goes on in parts");
+            tracing::info!(name = bound.name, %error, "an upload was sent whole without an answer: continuing in parts");
             if !progress.in_parts {
                 whole_upload.broke_off();
             }
