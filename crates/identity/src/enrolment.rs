@@ -104,12 +104,12 @@ impl Enrolment {
         address: SocketAddr,
     ) -> EnrolmentReply {
         let Some(authority) = self.authority.get() else {
-            tracing::warn!(%address, %server, "this manager has not the authority's key yet, and signs nothing");
+            tracing::warn!(%address, %server, "this manager cannot sign certificates: it does not have the authority's key yet");
             return EnrolmentReply::Refused(Refusal::NotNow);
         };
         match authority.sign(server, roles, &key, Validity::for_the_next(self.life)) {
             Ok(certificate) => {
-                tracing::info!(%address, %server, %roles, "a server was given a certificate");
+                tracing::info!(%address, %server, %roles, "a certificate was issued to a server");
                 EnrolmentReply::Signed { certificate: certificate.to_vec() }
             }
             Err(error) => {

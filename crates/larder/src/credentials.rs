@@ -88,7 +88,7 @@ impl Root {
         let told = writeln!(out, "Root credentials are kept in {}", file.display());
         let shows = told.is_ok() && self.unseen && is_terminal && self.show(out).is_ok();
         if shows && let Err(error) = mark_seen(file, &self.keys) {
-            tracing::warn!(file = %file.display(), %error, "the keys are shown again at the next start");
+            tracing::warn!(file = %file.display(), %error, "the keys will be shown again at the next start");
         }
         shows
     }

@@ -391,7 +391,7 @@ pub(crate) async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>) 
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a scrape could not be accepted");
+                tracing::warn!(%error, "the metrics listener could not accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -418,7 +418,7 @@ async fn scrape(stream: TcpStream, metrics: Arc<Metrics>) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), answer);
     if let Err(error) = connection.await {
-        tracing::debug!(%error, "a scrape broke off");
+        tracing::debug!(%error, "a metrics scrape ended early");
     }
 }
 

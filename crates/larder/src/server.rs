@@ -128,7 +128,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     // A store that cannot go on is left as it is: the next start recovers it.
     if !matches!(outcome, Err(ServerError::Serving(ServingError::Fatal(_)))) {
         store.close();
-        tracing::info!("stopped: all that was taken is on disk");
+        tracing::info!("stopped: all acknowledged writes are on disk");
     }
     // Behind the store: a file that hangs may take the time that is left, and no more than lines is lost.
     accesses.close();
@@ -207,7 +207,7 @@ async fn listen_and_serve(
     match Socket::open(dir) {
         Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone(), keys.clone()))),
         Err(error) => {
-            tracing::warn!(%error, socket = SOCKET, "`larder status` cannot ask this server")
+            tracing::warn!(%error, socket = SOCKET, "`larder status` cannot reach this server")
         }
     }
     // A command that found no socket has left it to this start to see what it wrote.

@@ -69,11 +69,7 @@ pub(crate) fn server_options(drain_max: Duration) -> ServerOptions {
     let options = ServerOptions { drain_max, ..ServerOptions::within_files(files) };
     let connections = options.connections_max;
     if connections < larder_s3::limits::CONNECTIONS_MAX {
-        tracing::warn!(
-            files,
-            connections,
-            "the system's limit of open files limits connections, too"
-        );
+        tracing::warn!(files, connections, "the limit of open files also limits connections");
     }
     options
 }
@@ -97,8 +93,8 @@ pub(crate) fn told_to_stop(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServingError::System)?;
     Ok(async move {
         tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: requests may finish"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: requests may finish"),
+            _ = terminate.recv() => tracing::info!("received SIGTERM: finishing requests under way"),
+            _ = interrupt.recv() => tracing::info!("received SIGINT: finishing requests under way"),
             _ = fatal.wait_for(Option::is_some) => return,
         }
         let again = async {

@@ -31,12 +31,12 @@ impl ShutdownNotice {
         };
         tracing::info!(
             seconds = time.as_secs(),
-            "before the stop /readyz answers 503, while requests are served"
+            "shutting down: /readyz answers 503 while requests are still served"
         );
         self.metrics.leave();
         tokio::select! {
             () = tokio::time::sleep(time) => {}
-            () = again => tracing::info!("a second signal: the server stops at once"),
+            () = again => tracing::info!("received a second signal: stopping at once"),
         }
     }
 }

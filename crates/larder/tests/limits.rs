@@ -144,7 +144,7 @@ fn a_listener_without_free_files_pauses_and_goes_on_when_there_are_some() {
     let mut served = serve("true", &["server", dir.to_str().unwrap()]);
     for (address, says) in [
         (served.s3, "a connection could not be accepted"),
-        (served.metrics, "a scrape could not be accepted"),
+        (served.metrics, "the metrics listener could not accept a connection"),
     ] {
         served.limit_files(3);
         let waiting = TcpStream::connect(address).unwrap();

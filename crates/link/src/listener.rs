@@ -107,7 +107,7 @@ impl<S: Source> Answering<S> {
 
     fn tell(&self, address: SocketAddr, why: &str) {
         if let Some(without_line) = self.handler.metrics.stranger() {
-            tracing::warn!(%address, why, without_line, "a connection is not a region's");
+            tracing::warn!(%address, why, without_line, "a connection does not come from a region");
         }
     }
 }

@@ -176,7 +176,7 @@ impl RegionEndpoint {
             if let Ok(Err(error)) = looked
                 && lines.happens(since.elapsed().as_millis() as u64).is_some()
             {
-                tracing::error!(%error, "the list of regions cannot be read; the last one holds");
+                tracing::error!(%error, "the list of regions cannot be read: the last one read stays in use");
             }
             self.links.lock().values().for_each(|link| link.tend());
         }
@@ -233,17 +233,17 @@ impl RegionEndpoint {
             let taken = match told {
                 Ok(told) => blocking::run(move || registry.merge(&told)).await,
                 Err(LinkError::Refused(Refused::Removed)) => {
-                    tracing::error!(%number, "this region was removed: nothing more goes either way");
+                    tracing::error!(%number, "this region was removed: it neither sends nor receives changes any more");
                     blocking::run(move || registry.change(Members::note_own_removal)).await
                 }
                 Err(error) => Ok(Err(error)),
             };
             match taken {
                 Ok(Err(error @ LinkError::Unsound(_))) => {
-                    tracing::error!(%number, %error, "a region is not believed");
+                    tracing::error!(%number, %error, "a region's list of regions was rejected");
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(%number, %error, "a region does not tell which it knows")
+                    tracing::debug!(%number, %error, "a region did not send its list of regions")
                 }
                 Ok(Ok(())) | Err(_) => {}
             }

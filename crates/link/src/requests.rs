@@ -178,7 +178,7 @@ impl<S: Source> RequestHandler<S> {
         match merged.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
             Ok(regions) => Ok(RegionList { regions }),
             Err(LinkError::Unsound(why)) => {
-                tracing::error!(%why, "a region knows other regions than this one");
+                tracing::error!(%why, "a region has another list of regions than this one");
                 Err(Declined::Unsound(why))
             }
             Err(error) => {
@@ -271,7 +271,7 @@ fn encoded<T: Serialize>(
     let bytes = encode(answer);
     if bytes.len() > ANSWER_BYTES_MAX {
         let len = bytes.len();
-        tracing::error!(len, "an answer to a region is longer than one may be");
+        tracing::error!(len, "a response to a region exceeds the maximum length");
         return Err(Declined::Unsound(format!("its answer has {len} bytes")));
     }
     if let Some(metrics) = metrics {

@@ -132,7 +132,7 @@ impl<O: Objects> Filesystem for Driver<O> {
         let wanted = [InitFlags::FUSE_ATOMIC_O_TRUNC, InitFlags::FUSE_PARALLEL_DIROPS];
         for flag in wanted {
             if config.add_capabilities(flag).is_err() {
-                tracing::debug!(?flag, "the kernel does not know this");
+                tracing::debug!(?flag, "the kernel does not support this");
             }
         }
         let set = config.set_max_write(WRITE_BYTES_MAX);

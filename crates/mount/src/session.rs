@@ -164,7 +164,7 @@ impl<O: Objects> Mounted<O> {
     pub fn close(self) {
         let Self { tree, path, session, places, runtime } = self;
         if let Err(error) = session.umount_and_join() {
-            tracing::warn!(path = %path.display(), %error, "programs use the mount still: it is taken from them");
+            tracing::warn!(path = %path.display(), %error, "programs still use the mount: unmounting anyway");
             if let Err(error) = detach(&path) {
                 tracing::error!(path = %path.display(), %error, "it cannot be unmounted");
             }

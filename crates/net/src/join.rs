@@ -50,7 +50,7 @@ pub(crate) async fn serve<S: Duplex + 'static>(
         Ok(granted) => enrolment.sign(granted, address),
         Err(refusal) => {
             if let Some(without_line) = metrics.refuse_joiner(refusal) {
-                tracing::warn!(%address, %refusal, without_line, "a server was not given a certificate");
+                tracing::warn!(%address, %refusal, without_line, "a server's request for a certificate was refused");
             }
             EnrolmentReply::Refused(refusal)
         }

@@ -277,9 +277,9 @@ impl Link {
                 // is back: one line is enough.
                 match self.state.lock().failures {
                     UNTOLD_FAILURES => {
-                        tracing::info!(%server, %role, %address, %broken, "no connection")
+                        tracing::info!(%server, %role, %address, %broken, "cannot connect")
                     }
-                    _ => tracing::debug!(%server, %role, %address, %broken, "no connection"),
+                    _ => tracing::debug!(%server, %role, %address, %broken, "cannot connect"),
                 }
             }
         }

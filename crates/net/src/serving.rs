@@ -76,7 +76,7 @@ impl Serving {
         if self.service.message(&self.from, frame).is_err() {
             self.metrics.dropped.add(1);
             if !std::mem::replace(&mut self.not_understood, true) {
-                tracing::warn!(from = %self.from, "a message is not understood: use one release");
+                tracing::warn!(from = %self.from, "a message cannot be decoded: do all servers run one release?");
             }
         }
     }

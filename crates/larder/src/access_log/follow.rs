@@ -105,11 +105,11 @@ fn again<E: Display>(
     match log.switch(wanted.path()) {
         Ok(()) => {
             let path = wanted.path().map_or("off".to_owned(), |path| path.display().to_string());
-            tracing::info!(access_log = path, "SIGHUP: the access log was opened anew");
+            tracing::info!(access_log = path, "SIGHUP: the access log was reopened");
             wanted
         }
         Err(error) => {
-            tracing::error!(%error, "SIGHUP: the access log stays where it is");
+            tracing::error!(%error, "SIGHUP: the access log cannot be reopened and stays where it is");
             before
         }
     }

@@ -181,7 +181,7 @@ impl Gateway {
         let (mut versions, mut said) = (self.managers.versions(), LogLimit::new());
         while let Some(GatewayRecord { server, .. }) = self.live_gateway(&self.managers.map()) {
             if said.is_due() {
-                tracing::warn!(gateway = %server, "another proxy is the gateway: this one takes its place when that one has ended");
+                tracing::warn!(gateway = %server, "another proxy is the gateway: this one takes over when that one stops");
             }
             let _news = timeout(CLAIM_INTERVAL, versions.changed()).await;
         }
@@ -195,7 +195,7 @@ impl Gateway {
             Err(error @ NotProposed::NotAllowed) => Err(RoleError::NotDone(error.to_string())),
             Err(error) => {
                 if said.is_due() {
-                    tracing::warn!(%error, "the managers have not agreed yet who the gateway is");
+                    tracing::warn!(%error, "the managers have not agreed on a gateway yet");
                 }
                 Ok(())
             }

@@ -125,7 +125,7 @@ fn root(
     let root = match (root, kept) {
         // The managers' count, whatever the file has.
         (Err(error), Some(kept)) => {
-            tracing::warn!(%error, "root's keys are the managers': the file of those before does not count");
+            tracing::warn!(%error, "root's keys come from the managers: the file with earlier keys is ignored");
             proxy_keys::root_of(kept)
         }
         (root, _) => root.map_err(RoleError::face)?,
@@ -134,14 +134,14 @@ fn root(
     if root.drawn {
         tracing::warn!(
             file = %file.display(),
-            "root credentials were drawn: all proxies need the same, copy the file or name one with `credentials`"
+            "root credentials were drawn at random: all proxies need the same ones, so copy the file to each or name one with `credentials`"
         );
     }
     root.warn_if_replaced(file, !was_member);
     if root.previous.is_some() {
         tracing::warn!(
             file = %file.display(),
-            "the pair `previous` of the file is not taken: it is for a single node (`larder keys`)"
+            "the pair `previous` of the file is ignored: only a single node uses it (`larder keys`)"
         );
     }
     Ok((root, file.clone(), is_own))
@@ -263,7 +263,7 @@ async fn stand_behind(
     if context.stop.is_told() {
         return Ok(());
     }
-    tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
+    tracing::info!(server = %member.me, s3 = %s3_address, "the proxy has started");
     let (me, boot) = (member.me, member.boot);
     Err(tokio::select! {
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => error,

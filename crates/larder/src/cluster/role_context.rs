@@ -181,15 +181,15 @@ impl Stop {
             });
             let is_told = tokio::select! {
                 _ = terminate.recv() => {
-                    tracing::info!("SIGTERM: the server stops");
+                    tracing::info!("received SIGTERM: stopping");
                     true
                 }
                 _ = interrupt.recv() => {
-                    tracing::info!("SIGINT: the server stops");
+                    tracing::info!("received SIGINT: stopping");
                     true
                 }
                 () = &mut ended => {
-                    tracing::info!("the process that started this server is gone: it stops");
+                    tracing::info!("the parent process has ended: stopping");
                     false
                 }
             };

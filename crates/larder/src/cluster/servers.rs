@@ -105,7 +105,7 @@ pub(super) async fn meta(config: RoleConfig, mut context: RoleContext) -> Result
     let metrics = Box::new(MetaMetrics::new(server.meta().clone(), managers.clone()));
     let certificate_expiry = member.renewal.certificate_expiry();
     context.show(Some(metrics), (certificate_expiry, member.endpoint.metrics()));
-    tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
+    tracing::info!(server = %member.me, address = %member.address, "the meta server has started");
     let mut fatal = server.meta().fatal();
     let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);
     let outcome = tokio::select! {
@@ -143,7 +143,7 @@ pub(super) async fn data(config: RoleConfig, mut context: RoleContext) -> Result
     let metrics = Box::new(DataMetrics { node: node.clone(), managers: managers.clone() });
     context.show(Some(metrics), (certificate_expiry, member.endpoint.metrics()));
     node.introduce(member.me, vec![member.address.clone()]);
-    tracing::info!(server = %member.me, address = %member.address, "a data server runs");
+    tracing::info!(server = %member.me, address = %member.address, "the data server has started");
     let over = |map: &Topology| {
         let over = end_of_run(map, member.me, member.boot, &config.dir);
         over.or_else(|| node.objection(map).map(RoleError::from))

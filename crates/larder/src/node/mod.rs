@@ -165,7 +165,7 @@ async fn serve(
             Ok(root) => Some(root),
             Err(error @ CredentialsError::Exposed { .. }) => return Err(error.into()),
             Err(error) => {
-                tracing::warn!(%error, "the managers may have root's keys: this machine's proxy looks");
+                tracing::warn!(%error, "the managers may have root's keys: checking before the proxy starts");
                 None
             }
         },

@@ -42,7 +42,7 @@ fn secret_for_others(config: &Config) -> Option<PeerSecret> {
     match secret::read(path) {
         Ok(secret) => Some(secret),
         Err(error) => {
-            tracing::warn!(%error, "this machine lets no other in");
+            tracing::warn!(%error, "this machine does not admit other machines");
             None
         }
     }
@@ -122,7 +122,7 @@ fn role_ended(
             Ok(())
         }
         Err(error) => {
-            tracing::error!(role = role_name(role), %error, "a role of this machine cannot go on");
+            tracing::error!(role = role_name(role), %error, "a role of this machine failed");
             Err(error.into())
         }
     }
@@ -200,7 +200,7 @@ impl Machine<'_> {
             if let Some(secret) = secret
                 && let Err(error) = keep_door(&port, secret, admission)
             {
-                tracing::error!(%error, "nobody who knocks is answered");
+                tracing::error!(%error, "this machine cannot answer discovery requests");
             }
         };
         match role {

@@ -54,8 +54,8 @@ impl Watch {
         match saved {
             Ok(Ok(())) => {}
             // The next start may ask managers that are gone; the next change is written again.
-            Ok(Err(error)) => tracing::warn!(%error, "where the managers are was not kept"),
-            Err(error) => tracing::warn!(%error, "where the managers are was not kept"),
+            Ok(Err(error)) => tracing::warn!(%error, "the managers' addresses could not be saved"),
+            Err(error) => tracing::warn!(%error, "the managers' addresses could not be saved"),
         }
     }
 }

@@ -80,7 +80,7 @@ impl ProxyKeys {
         if self.is_fixed {
             tracing::warn!(
                 generation,
-                "root's keys were rotated; this proxy goes on with those of its environment"
+                "root's keys were rotated, but this proxy keeps using those of its environment"
             );
             return;
         }
@@ -89,12 +89,12 @@ impl ProxyKeys {
             self.keys.replace(current.clone(), root.previous.as_ref().map(credentials_of));
         if let Err(error) = replaced {
             // A manager of a later release may allow more.
-            tracing::error!(%error, "root's keys were rotated to some that cannot be taken here");
+            tracing::error!(%error, "root's keys were rotated, but this proxy cannot use the new ones");
             return;
         }
         self.generation.store(generation, Ordering::Release);
         let both = root.previous.is_some();
-        tracing::info!(generation, %access_key, both, "root's keys were rotated, and are taken");
+        tracing::info!(generation, %access_key, both, "root's keys were rotated: the new ones are in use");
         self.to_keep.send_replace(Some(current));
     }
 
@@ -136,7 +136,7 @@ impl ProxyKeys {
             if let Ok(Err((file, error))) = kept.await {
                 tracing::warn!(
                     file = %file.display(), %error,
-                    "root's keys were rotated, and their file has those before: `larder keys status` says which count"
+                    "root's keys were rotated, but the credentials file still has the earlier ones: `larder keys status` shows which are valid"
                 );
             }
         }

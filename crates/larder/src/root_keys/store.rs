@@ -61,7 +61,7 @@ impl StoreKeys {
         if !self.is_fixed
             && let Err(reason) = self.read_anew()
         {
-            tracing::warn!(%reason, "root's keys are those that were read at the start");
+            tracing::warn!(%reason, "root's keys cannot be read again: those read at the start stay in use");
         }
     }
 
@@ -79,7 +79,7 @@ impl StoreKeys {
             let replaced = self.keys.replace(root.keys, root.previous);
             replaced.map_err(|error| format!("{}: {error}", self.file.display()))?;
             let access_key = self.keys.access_key();
-            tracing::info!(%access_key, both, "root's keys were read anew, and are taken");
+            tracing::info!(%access_key, both, "root's keys were read again: the new ones are in use");
         }
         Ok(self.now())
     }

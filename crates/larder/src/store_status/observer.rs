@@ -259,7 +259,7 @@ impl State for Arc<Observer> {
             let made = spawn_blocking(move || serde_json::to_vec(&observer.document())).await;
             let made = made.map_err(std::io::Error::other).and_then(|it| it.map_err(Into::into));
             made.map(Bytes::from)
-                .inspect_err(|error| tracing::warn!(%error, "the state of the store is not told"))
+                .inspect_err(|error| tracing::warn!(%error, "the store's state cannot be reported"))
                 .ok()
         }
         .boxed()

@@ -76,7 +76,7 @@ impl Socket {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::warn!(%error, "who asks for the status could not be accepted");
+                    tracing::warn!(%error, "a status client could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -88,7 +88,7 @@ impl Socket {
             tokio::spawn(async move {
                 let _turn = turn;
                 if timeout(ASKED_MAX, answer(stream, shown)).await.is_err() {
-                    tracing::debug!("who asks for the status took too long");
+                    tracing::debug!("a status client timed out");
                 }
             });
         }
@@ -129,7 +129,7 @@ async fn answer(stream: UnixStream, shown: (Arc<Observer>, Arc<StoreKeys>)) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), answer);
     if let Err(error) = connection.await {
-        tracing::debug!(%error, "who asked for the status broke off");
+        tracing::debug!(%error, "a status client disconnected");
     }
 }
 

@@ -97,7 +97,7 @@ fn every_start_names_the_file_of_its_keys() {
     for (words, dir, last) in [
         (vec!["server", store], store, last_of_a_face),
         (vec!["pack", worker, "--backend", &backend], worker, last_of_a_face),
-        ([&["server", machine], &peer[..]].concat(), machine, "a proxy runs"),
+        ([&["server", machine], &peer[..]].concat(), machine, "the proxy has started"),
     ] {
         for _start in 0..2 {
             let said = said_in_all(start(&[&words[..], &QUIET].concat(), &[]), last);

@@ -39,7 +39,7 @@ pub(crate) fn outcome(child: &mut Child) -> Outcome {
     while let Some(line) = lines.next() {
         said.push_str(&line.unwrap());
         said.push('\n');
-        let serves = ["Larder serves S3 on", "waiting for", "a manager runs", "This is "];
+        let serves = ["Larder serves S3 on", "waiting for", "the manager has started", "This is "];
         if serves.iter().any(|serves| said.contains(serves)) {
             // A process whose last words nobody takes would end.
             std::thread::spawn(move || lines.for_each(drop));

@@ -239,7 +239,7 @@ impl<O: Objects> Tree<O> {
                 Err(error) => Err(error),
             };
             if let Err(error) = taken_back {
-                tracing::warn!(key = to.as_str(), %error, "a renaming was given up; this key stays");
+                tracing::warn!(key = to.as_str(), %error, "a rename was abandoned: this key keeps its name");
             }
         }
     }

@@ -93,7 +93,7 @@ impl<O: Objects> Tree<O> {
     ) -> Result<(), Refusal> {
         match self.copy_up(content, u64::MAX).await {
             Err(refusal @ (Refusal::TooLarge | Refusal::Stale | Refusal::NoSpace)) => {
-                tracing::warn!(ino = ino.0, %refusal, "a deleted file that is open cannot be read on");
+                tracing::warn!(ino = ino.0, %refusal, "a deleted file that is still open cannot be read any more");
                 Ok(())
             }
             done => done,

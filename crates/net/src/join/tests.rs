@@ -119,7 +119,7 @@ async fn revoked_expired_and_unknown_tokens_are_refused_and_logged() {
     assert_eq!(refused(&known).await, Refusal::Token);
     let lines = log.text();
     assert_eq!(
-        lines.matches("was not given a certificate").count(),
+        lines.matches("request for a certificate was refused").count(),
         2,
         "one for each reason: {lines}"
     );

@@ -68,7 +68,7 @@ impl Failures {
         let (code, detail) = (failure.code.as_str(), failure.message.as_str());
         match StatusCode::from_u16(status) {
             Ok(StatusCode::SERVICE_UNAVAILABLE | StatusCode::INSUFFICIENT_STORAGE) => {
-                tracing::warn!(%request, op, bucket, key, client, status, code, without_line, detail, "a request was turned away");
+                tracing::warn!(%request, op, bucket, key, client, status, code, without_line, detail, "a request was rejected");
             }
             _ => {
                 tracing::error!(%request, op, bucket, key, client, status, code, detail, "a request failed");

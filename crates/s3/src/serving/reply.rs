@@ -121,7 +121,7 @@ impl<H: ServerHooks> Body for ReplyBody<H> {
             let (bucket, key) = (tally.target.bucket(), tally.target.key());
             let (bucket, key) = (bucket.as_deref(), key.as_deref());
             let client = tally.caller.client.map(tracing::field::display);
-            tracing::error!(request = %id, op, bucket, key, client, sent, %error, "an answer broke off");
+            tracing::error!(request = %id, op, bucket, key, client, sent, %error, "a response ended early");
         }
         Poll::Ready(frame)
     }

@@ -204,7 +204,7 @@ async fn accept_all<H: ServerHooks>(
 }
 
 fn refuse(stream: &TcpStream) {
-    tracing::debug!("a connection was refused: the server has as many as it may");
+    tracing::debug!("refused a connection: the limit of connections is reached");
     // A fresh socket's buffer takes these few bytes at once; if not, closing says enough.
     let _ = stream.try_write(FULL);
 }
@@ -240,7 +240,7 @@ async fn connection<H: ServerHooks>(
             served.await
         }
         () = place.close.notified() => {
-            tracing::debug!("an idle connection was closed for another");
+            tracing::debug!("closed an idle connection to make room for another");
             return;
         }
         () = silence(activity) => {

@@ -81,7 +81,7 @@ async fn many_forms_that_are_turned_away_get_one_line() {
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     }
     let log = log.text();
-    assert_eq!(log.matches("a request was turned away").count(), 1, "{log}");
+    assert_eq!(log.matches("a request was rejected").count(), 1, "{log}");
 }
 
 #[tokio::test]

@@ -250,7 +250,7 @@ async fn puts_into_a_full_store_get_one_line() {
         server.put("/bkt/k", "x").await.refused(507, "InsufficientStorage");
     }
     let log = log.text();
-    assert_eq!(log.matches("a request was turned away").count(), 1, "{log}");
+    assert_eq!(log.matches("a request was rejected").count(), 1, "{log}");
     assert!(log.contains("WARN") && log.contains("key=\"k\""), "{log}");
 }
 

@@ -106,8 +106,10 @@ impl StatusQuery {
             false => Err(format!("{reply:?}")),
         };
         let server = self.server;
-        told.inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
-            .ok()
+        told.inspect_err(
+            |error| tracing::warn!(%server, %error, "a server's status cannot be decoded"),
+        )
+        .ok()
     }
 }
 

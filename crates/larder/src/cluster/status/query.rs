@@ -54,7 +54,9 @@ impl State for StatusQuery {
             let made = made.await.map_err(std::io::Error::other);
             made.and_then(|it| it.map_err(Into::into))
                 .map(Bytes::from)
-                .inspect_err(|error| tracing::warn!(%error, "the state of the cluster is not told"))
+                .inspect_err(
+                    |error| tracing::warn!(%error, "the cluster's state cannot be reported"),
+                )
                 .ok()
         }
         .boxed()
