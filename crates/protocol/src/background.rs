@@ -1,5 +1,5 @@
-//! Background work of a meta server under one budget. It says which piece begins next, and how much of disks and
-//! network all of it may take while clients are served (ADR 14).
+//! Background work of a meta server under one budget. It chooses the piece that begins next, and limits how much of
+//! disks and network all of them may use while clients are served (ADR 14).
 //!
 //! ```text
 //!  driver of a kind ── wants ─▶ may_begin ─▶ the piece is done ─▶ ended

@@ -1,5 +1,5 @@
-//! The order of copies in a cluster, as a meta server sees it: whose are made first. The leading manager hears what each
-//! has to copy, and tells it up to what priority it may go on (`manager/policy/copies.rs`).
+//! The order of copies in a cluster, as a meta server sees it. Each server reports what it has to copy, and the leading
+//! manager answers with the priority up to which it may copy (`manager/policy/copies.rs`).
 //!
 //! ```text
 //!  begin, found ─▶ need ─▶ the beat ─▶ managers ─▶ heard ─▶ may_copy, bytes_per_s

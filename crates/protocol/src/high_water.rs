@@ -1,5 +1,5 @@
-//! High-water marks: of each LV the block from which on the PG's rows name none. They are kept in the index beside the
-//! rows (ADR 39). So a start gives the space above them at once, and reads the rows for the rest while it serves.
+//! High-water marks: for each LV the first block above all that the PG's rows name. The index keeps them beside the
+//! rows (ADR 39). So a start allocates above the marks at once, and reads the rows for the space below while it serves.
 //!
 //! ```text
 //!  block  0 ############..###.#####|.................. blocks

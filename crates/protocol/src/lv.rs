@@ -1,4 +1,4 @@
-//! A logical volume as the topology map describes it: the managers tell it to the volume's group in these words.
+//! A logical volume as the topology map describes it, and as the managers send it to the volume's group.
 
 use larder_types::{BootId, DiskId, Holders, LvId, MapVersion, PvId, ServerId};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! Space of one PG's volume group: allocation, and freed extents that wait for the floors, and then rest.
+//! Space of one PG's volume group: allocates extents, and holds freed ones back until the floors have passed and they
+//! have rested.
 //!
 //! # Invariants
 //!

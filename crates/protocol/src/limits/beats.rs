@@ -1,4 +1,4 @@
-//! Intervals at which servers, and groups that have nothing to do, say that they go on.
+//! Intervals of heartbeats, of servers and of idle groups.
 
 use super::{HEARTBEAT_MS, LEASE_GRANTED_MS, SILENT_TICKS_MAX};
 

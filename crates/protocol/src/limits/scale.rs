@@ -1,4 +1,4 @@
-//! The limits of what a manager looks at in one step, and remembers, however large the cluster is.
+//! Limits of what a manager examines in one step and keeps in memory, however large the cluster is.
 
 use super::{DISKS_MAX, SERVERS_MAX};
 

@@ -1,4 +1,4 @@
-//! The limits of a group's space: where it is given, and for how long freed space rests.
+//! Limits of a group's space: where it is allocated, and for how long freed space rests.
 
 /// An LV that is fuller than this takes no new objects until deletes have made room ("Space" in `ARCHITECTURE.md`).
 pub const LV_FULL_PERCENT: u64 = 85;

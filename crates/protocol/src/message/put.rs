@@ -1,4 +1,4 @@
-//! A put as a proxy asks for it: the description of an object, and the bytes that it is to hold.
+//! A put as a proxy requests it: the description of an object, and the bytes that it stores.
 
 use bytes::Bytes;
 use larder_types::{

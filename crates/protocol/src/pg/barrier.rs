@@ -1,4 +1,4 @@
-//! Barriers: callers that wait until the index shows what the PG had taken before they asked.
+//! Barriers: callers that wait until the index shows every op accepted before their call.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! A batch of ops on its way into the index, and what they do to it, to space and to counts, until it is written. Each kind
-//! of ops has its effects in a file of its own, beside the calls that it comes from; all of them add to this.
+//! A batch of ops to be written into the index, with its effects on rows, space and counts until the write is done.
+//! Each kind of ops has its effects in a file of its own, beside the calls that it comes from; all of them add to this.
 
 use larder_types::{Chunk, Extent, LvId, OpId, PgId};
 

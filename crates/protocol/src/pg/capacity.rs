@@ -1,6 +1,6 @@
-//! Room for ops and open puts. What a member may have to tell another in one message is bounded: the ops above its commit
-//! point in a report, and open puts in a snapshot's header. A message that does not fit a frame is never sent, and the
-//! view that waits for it never begins.
+//! Limits of ops and open puts. One message must be able to carry what a member sends to another: the ops above its
+//! commit point in a report, and open puts in a snapshot's header. A message that does not fit a frame is never sent,
+//! and the view that waits for it never begins.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! Rows that went while objects of the group are read (ADR 76). A proxy that reads a large object looks its rows up chunk by
-//! chunk. When the object was replaced meanwhile it finds them here.
+//! Rows that were removed while a read may still need them (ADR 76). A proxy that reads a large object looks its rows
+//! up chunk by chunk. If the object is replaced meanwhile, the read finds its rows here.
 //!
 //! ```text
 //!                                    somebody reads objects chunk by chunk

@@ -1,5 +1,5 @@
-//! Puts that nobody may end: whose proxy has died, or has said its last of them and was not heard. And those in doubt,
-//! for operators.
+//! Open puts without a proxy that will end them: it has died, or its last message about them was lost. Also the puts in
+//! doubt, for operators.
 //!
 //! To resolve a put whose proxy is alive after all is safe, and costs only that put. The grant is voided before its
 //! copies are looked at, and what its client may have been told decides (`resolve.rs`).

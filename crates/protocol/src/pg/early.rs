@@ -1,5 +1,5 @@
-//! Serving before the rows are read: space above the high-water marks is given at once, the rest once the ledger knows what
-//! rows name (ADR 39).
+//! Serving before the rows are read: space above the high-water marks is allocated at once, space below once the ledger
+//! has seen all rows (ADR 39).
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! Garbage: rows of chunks, parts and pieces that nothing names any more. An object of 5 TiB has some 650,000 of these. An op
-//! that ends it removes a bounded number; the rest go by ops of their own, one at a time (ADR 55).
+//! Garbage: rows of chunks, parts and pieces that no object references any more. An object of 5 TiB has some 650,000 of
+//! these. An op that ends it removes a bounded number; the rest go by ops of their own, one at a time (ADR 55).
 //!
 //! ```text
 //!  op that ends an object ──▶ apply: rows_max rows go, what is left is a row of garbage

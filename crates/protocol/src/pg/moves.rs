@@ -1,4 +1,4 @@
-//! Chunks that move within a badly fragmented LV, so that what is free in it lies together (ADR 24).
+//! Compaction: moves chunks within a badly fragmented LV, so that its free space becomes contiguous (ADR 24).
 //!
 //! ```text
 //!  begin_compaction ─▶ the driver visits every row ─▶ consider_move ─▶ Move: read a good copy, write it ─▶ Moved ─┐

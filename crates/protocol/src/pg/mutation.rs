@@ -1,4 +1,4 @@
-//! The common ground of mutations of all kinds: how one goes on, and what the index shows of its bucket and key.
+//! The steps that all kinds of mutations share, and what the index holds for a mutation's bucket and key.
 
 use larder_types::{BucketId, Epoch, ObjectKey, VersionRow, rows};
 

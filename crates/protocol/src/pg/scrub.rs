@@ -1,5 +1,5 @@
-//! Copies that are verified although nobody reads them: which there are, and whether one that does not verify is
-//! damaged. And a report of a group's space.
+//! Scrubbing: lists the copies to verify, and decides if one that fails verification is damaged. Also reports a group's
+//! space.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Keys in motion: which ops of a key the index does not show yet, and who waits for that.
+//! Keys with pending ops: the ops of a key that the index does not show yet, and the calls that wait for them.
 //!
 //! Mutations that need the key at rest queue in order behind it, and every later mutation of that key
 //! queues behind them, so that none starves. Nor does a read: it waits for what was pending when it came, not for what

@@ -1,5 +1,5 @@
-//! Messages that a machine does not step, though they came from a server that may say such things: [`crate::validation`],
-//! with what only this machine knows. Its driver asks before it steps.
+//! Validation of messages against the state of a group: what [`crate::validation`] cannot check without it. The driver
+//! validates a message before it steps the group.
 
 use larder_types::{BucketId, ObjectKey, Op};
 

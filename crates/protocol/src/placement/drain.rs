@@ -1,4 +1,4 @@
-//! Before a drain begins, the planner that will move its copies says how many find a place elsewhere.
+//! Estimates, before a drain begins, how many of its copies the planner can place elsewhere.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! straw2: each candidate draws a straw of length `-ln(u) / weight`, and the shortest wins. In this `u` is a hash of
-//! what is placed and of the candidate, above 0 and at most 1. A candidate's straw depends on nobody else's, so that
-//! changing one candidate moves picks only to it or away from it.
+//! what is placed and of the candidate, above 0 and at most 1. A candidate's straw is independent of all others, so
+//! that changing one candidate moves picks only to it or away from it.
 //!
 //! # How it is computed
 //!

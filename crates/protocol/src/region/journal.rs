@@ -1,5 +1,5 @@
-//! Outcomes of a PG behind a token, as regions tell them: a token, the answer to it, and its faults. Meta servers answer from
-//! the rows of the journal.
+//! A PG's outcomes after a token, as regions send them: the token, the response to it, and its errors. Meta servers
+//! answer from the rows of the journal.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! Hedging of reads (Dean and Barroso, The Tail at Scale, 2013). Once a holder has taken longer than reads of that size nearly
-//! always take, another is asked too, and the first right answer counts.
+//! Hedging of reads (Dean and Barroso, The Tail at Scale, 2013). Once a holder has taken longer than nearly all reads
+//! of that size, a second holder is asked too, and the first verified response wins.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! A proxy's reads of chunks: the choice of the holder that is asked first, of the next one, and of hedges.
+//! A proxy's reads of chunks: chooses the first holder, the next one after a failure, and hedges.
 //!
 //! ```text
 //!  begin ─▶ next ─▶ asked ──▶ answered with the right bytes (and a report)

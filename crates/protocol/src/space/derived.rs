@@ -1,4 +1,4 @@
-//! The space of a group as METAX leaves it: what is free in each of its LVs, or why that cannot be said.
+//! A group's space derived from METAX: the free blocks of each LV, or the contradiction that makes them unknown.
 
 use larder_types::{Extent, LvId};
 

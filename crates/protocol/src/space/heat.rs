@@ -1,5 +1,5 @@
-//! Notes of a group about its volumes that say how urgent their copies are: how much they are read, and that replicas
-//! come and go.
+//! Statistics of a group's volumes that rank the urgency of copies: how much they are read, and how often replicas
+//! fail.
 //!
 //! # Invariants
 //!

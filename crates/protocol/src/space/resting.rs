@@ -1,4 +1,5 @@
-//! Freed blocks that rest before they are given again: a read that began before finds in them what it reads (ADR 76).
+//! Freed blocks that rest before they are allocated again, so that reads which began earlier still find their bytes
+//! (ADR 76).
 //!
 //! ```text
 //!  freed ──▶ waiting ──every floor is above──▶ resting ──a minute, or space is short──▶ free

@@ -1,5 +1,5 @@
-//! LVs of which the rows are still to be read: what lies above their high-water marks is given at once, the rest when it is
-//! known what rows name.
+//! LVs whose rows are not all read yet: blocks above their high-water marks are allocated at once, blocks below when
+//! all rows have been seen.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Checks of appends, and of what other regions tell.
+//! Validates appends and changes from other regions.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! The leader's knowledge of servers from hearing of them. A server that comes and goes is trusted again only after a
-//! while that doubles each time, so that it causes few views.
+//! The leader's view of which servers are up, by their heartbeats. A server that fails repeatedly is trusted again only
+//! after a probation that doubles each time, so that it causes few view changes.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Marks of buckets whose deletion nobody ends: the proxy that made them has died, or nobody waits for it any more.
+//! Deletion marks of buckets that no proxy will finish: the proxy that set one has died, or has given up.
 
 use std::collections::BTreeMap;
 

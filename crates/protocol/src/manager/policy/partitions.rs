@@ -1,5 +1,5 @@
-//! Members of a PG that do not hear each other, though the manager hears both. A view with all of them commits nothing, so
-//! the next view leaves out one side.
+//! Members of a PG that cannot reach each other, though the manager reaches both. A view with all of them commits
+//! nothing, so the next view leaves out one side.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Rest: the groups are not looked at again while nothing has changed that the last look came from.
+//! Quiescence: groups are not examined again while the inputs of the last examination are unchanged.
 //!
 //! What each group needs is asked at every tick, so that nothing that was lost has to be remembered. With thousands of
 //! groups, of which none needs anything, that alone keeps a core busy.

@@ -1,4 +1,5 @@
-//! The cluster's version: once every server speaks a version of the protocol, none may come that does not (ADR 56).
+//! The cluster's version: once every server supports a version of the protocol, servers that do not are refused (ADR
+//! 56).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! LVs: drawn when a primary asks, made on their data servers, moved when disks drain or are gone.
+//! LVs: allocated when a primary asks for one, created on their data servers, and moved when disks drain or fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The volumes of each group, so that nobody looks for them among all volumes of the cluster.
+//! An index of volumes by group, so that no step searches all volumes of the cluster.
 //!
 //! # Invariants
 //!

@@ -1,7 +1,8 @@
-//! A whole map in pages, for one who has none and gets it in answers that are shorter than the map.
+//! A whole map in pages, for a server without a map: each response is shorter than the map.
 //!
-//! Each page is cut from the map as it is when that page is asked for, so nobody keeps an earlier map for those who fetch it. This is
-//! how a database is copied while it is written: a fuzzy copy, and then the log from the copy's beginning on.
+//! Each page is cut from the map as it is when that page is asked for, so managers keep no earlier map for servers that
+//! are fetching. This is how a database is copied while it is written: a fuzzy copy, and then the log from the copy's
+//! beginning on.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! The budget of bytes a second that a region is asked for.
+//! The budget of bytes a second that may be requested from a region.
 //!
 //! It yields to clients as background work of a store does (ADR 14). While many of their requests are under way the rate is
 //! halved again and again, and it comes back by eighths. It never falls below an eighth, so that regions come to the same

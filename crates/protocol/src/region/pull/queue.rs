@@ -1,4 +1,4 @@
-//! The wants that a region may be asked for, by their age.
+//! Entries that may be requested from a region, by their age.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! One journal of another region: up to where it was told, what of that is settled, and what was passed over.
+//! The progress in one journal of another region: the position received, what of it is settled, and what was skipped.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,11 @@
-//! Claims that cannot be taken, and what is beyond their bound.
+//! Changes that cannot be applied now, and those beyond the limit of them.
 //!
-//! A store without room takes no bytes, a region may be unable to read what it told, and a clock may be ahead for long.
-//! Such claims are stuck: they are looked at again and again. They have a bound of their own, and so take no room of others.
-//! Beyond it a claim is dropped. Its journal is followed on, while the token stays before it. Once half of the stuck claims are
-//! settled the machine goes back to the first that was dropped, from where all is told again. What was taken meanwhile is here
-//! by then. The same goes for outcomes whose buckets are not known here. Of a comparison's claims that are dropped another comparison finds what is still not here.
+//! A full store accepts no bytes, a region may be unable to read an object that it announced, and a clock may be ahead
+//! for long. Such claims are stuck: they are looked at again and again. They have a bound of their own, and so take no
+//! room of others. Beyond it a claim is dropped. Its journal is followed on, while the token stays before it. Once half
+//! of the stuck claims are settled the machine goes back to the first that was dropped, from where all is told again.
+//! What was taken meanwhile is here by then. The same goes for outcomes whose buckets are not known here. Of a
+//! comparison's claims that are dropped another comparison finds what is still not here.
 
 use larder_types::{PgId, RegionId};
 
