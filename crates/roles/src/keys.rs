@@ -1,4 +1,4 @@
-//! Root's keys at a proxy, as it tells of them.
+//! The state of root's keys at a proxy, as it reports it.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! The roles and their drivers: manager, meta, data, proxy.
 //!
-//! One crate, because in one process they call each other directly. Each room knows those below it alone:
+//! One crate, because in one process they call each other directly. Each module uses only those below it:
 //!
 //! | rooms, from the lowest | what |
 //! |---|---|

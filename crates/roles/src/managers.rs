@@ -1,4 +1,4 @@
-//! The managers as every role sees them: the map as they last told it, and a way to speak to them.
+//! The managers as every role sees them: the latest map received from them, and calls to them.
 
 mod client;
 mod colocated;

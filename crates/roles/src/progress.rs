@@ -1,4 +1,4 @@
-//! The progress of a meta server's background work: what it tells an operator who asks.
+//! The progress of a meta server's background work, as it reports it to operators.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The state that a caller holds while its call is under way in a PG and on disks.
+//! The state of a call that is under way in a PG and on disks, held by its caller.
 //!
 //! One ticket serves the whole of a put. The grant comes inline, METAX and the data report from other
 //! threads, and the waiting task is woken once, when there is something to decide.

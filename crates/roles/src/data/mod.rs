@@ -1,4 +1,4 @@
-//! The data server: it knows blocks and grants, and no objects.
+//! The data server: it stores blocks under grants, and has no notion of objects.
 //!
 //! | file | what |
 //! |---|---|

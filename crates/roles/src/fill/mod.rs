@@ -1,5 +1,5 @@
-//! `larder bench fill`: objects written into the index and the volumes of a store that serves nobody, without requests. For
-//! trials of how a store does that has many.
+//! `larder bench fill`: writes objects into the index and volumes of a store that is not serving, without requests. For
+//! measurements of stores with many objects.
 //!
 //! ```text
 //!  threads:  content ─ data to the disk thread, wait until durable ─ rows to the index

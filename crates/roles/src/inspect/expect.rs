@@ -1,4 +1,4 @@
-//! The index against the log: what the ops that the log still holds say of each key they touch.
+//! Compares the index with the log: what the index must hold for each key in ops that the log still has.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Looks at the metadata log: its chain and its checksums.
+//! Checks the metadata log: its chain and its checksums.
 
 use larder_env::Disk;
 use larder_metalog::Recovered;

@@ -1,4 +1,4 @@
-//! High-water marks against rows: a start gives what lies above.
+//! Compares high-water marks with rows: a start allocates above the marks, so no row may name a block there.
 
 use std::collections::BTreeMap;
 

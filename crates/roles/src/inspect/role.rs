@@ -1,4 +1,4 @@
-//! Checking what one role of a cluster keeps, by the identity in its directory.
+//! Checks what one role of a cluster stores, by the identity in its directory.
 //!
 //! A server's directory alone says less than a store's: what should be there is in the managers' map, and what an object
 //! should be is on other servers. What is checked here is what must hold by itself.

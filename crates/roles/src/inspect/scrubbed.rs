@@ -1,4 +1,4 @@
-//! The findings of a server's scrub, as its file says.
+//! Reports the findings of a server's scrub from their file.
 
 use larder_env::Disk;
 use larder_protocol::scrub::Past;

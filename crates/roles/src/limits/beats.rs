@@ -1,4 +1,4 @@
-//! Limits of what servers do and say when nobody asks for anything.
+//! Limits of work and messages of an idle cluster.
 
 use larder_protocol::limits::{HEARTBEAT_MS, LEASE_GRANTED_MS, PRESENCE_BEAT_MS, SERVER_BEAT_MS};
 

@@ -1,4 +1,4 @@
-//! Limits of what servers tell of their counts.
+//! Limits of servers' reports of counts.
 
 /// Most counts that a server tells, and bytes of a name in them: they fit an answer.
 pub const COUNTS_TOLD_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! Limits of what managers observe of their cluster, and tell of it.
+//! Limits of managers' observations of their cluster, and of reports of these.
 
 /// Most troubles that a manager keeps, and tells.
 pub const TROUBLES_TOLD_MAX: usize = 8192;

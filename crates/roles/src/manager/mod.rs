@@ -1,4 +1,4 @@
-//! The manager: owner of the topology map. `managers/` is how others speak with it.
+//! The manager: owner of the topology map. `managers/` has the clients of managers.
 //!
 //! | file | what |
 //! |---|---|

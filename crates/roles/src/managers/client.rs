@@ -1,5 +1,4 @@
-//! The managers over the net: a task that keeps the map fresh, and the ways to speak to the manager that
-//! leads.
+//! The managers over the net: a task that keeps the map fresh, and calls to the leading manager.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! The runs of a process's servers, for which its meta server speaks: one message tells managers that all of them go on.
+//! The runs of a process's servers, for which its meta server sends heartbeats: one message covers all of them.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Ways to the managers: as the map names them, and as this process was told before it had a map.
+//! Addresses of managers: those of the map, and those of the configuration before there is a map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! The latest map that a server has heard of, in its directory: `cluster-map`, as `docs/formats/quorum.md` says.
+//! The latest map that a server has received, stored in its directory: `cluster-map`, as `docs/formats/quorum.md` says.
 //!
-//! It tells managers of an older copy, and managers are made anew from it when they are lost ([`crate::recover`]).
+//! It exposes managers that run from an older copy of their state, and lost managers are rebuilt from it
+//! ([`crate::recover`]).
 //!
 //! # Invariants
 //!

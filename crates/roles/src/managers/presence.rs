@@ -1,5 +1,5 @@
-//! The reports that every server owes the managers: that its run has begun, until the map says so too, and
-//! from then on that it goes on. The latter a meta server of the same process may say for it (`colocated.rs`).
+//! The messages by which a server shows managers that it is up: `Started` until the map has its run, then heartbeats. A
+//! meta server of the same process may send the heartbeats for it (`colocated.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

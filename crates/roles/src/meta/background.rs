@@ -1,5 +1,5 @@
-//! The driver of the budget of background work: each piece of work waits here for its turn. It asks data servers with
-//! work under way how many clients' requests they have, and lowers the budget while there are several.
+//! The driver of the budget of background work: each piece of work waits here until it is admitted. The driver asks
+//! data servers with work under way for their number of client requests, and lowers the budget while there are several.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Data servers that are asked for no copies for a while.
+//! Backoff of data servers whose copies failed: they get no copy requests for a while.
 
 use std::collections::BTreeMap;
 

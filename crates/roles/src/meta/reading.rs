@@ -1,5 +1,5 @@
-//! Rows that a read of an object looks up: those of its chunks, parts and pieces. Some are gone from the index, as the object
-//! was replaced, and can still be read for a while (ADR 76).
+//! Looks up the rows that a read needs: chunks, parts and pieces of its object. If the object was replaced, its rows
+//! have left the index and can still be read for a while (ADR 76).
 //!
 //! # Invariants
 //!

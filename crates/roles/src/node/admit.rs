@@ -1,4 +1,5 @@
-//! The members' side: a machine that asks to be let in and has the secret is given its places in the map, and identities for them.
+//! The members' side of joining: a machine that proves the secret gets its servers' entries in the map, and identities
+//! for them.
 //!
 //! # Invariants
 //!

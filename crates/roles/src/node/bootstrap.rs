@@ -1,5 +1,5 @@
-//! The machines that have asked the first of the list while there is no cluster. Pure but for the time
-//! that it is told.
+//! Bootstrap of a cluster: the machines that have contacted the first of the list while there is none. Pure: time is a
+//! parameter.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! A machine comes in: it asks until a member lets it in, or founds the cluster if that is its part.
+//! A machine joins: it sends discovery requests until a member admits it, or creates the cluster if it is the first of
+//! the list.
 
 use std::collections::BTreeSet;
 use std::fs;

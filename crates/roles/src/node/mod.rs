@@ -1,5 +1,5 @@
-//! Equal machines that form a cluster: each is told the same list of machines and has the same secret, and is a server
-//! of every role.
+//! Equal machines that form a cluster: all have the same list of machines and the same secret, and each runs every
+//! role.
 //!
 //! ```text
 //!  a machine with an empty directory asks all others of its list, again and again

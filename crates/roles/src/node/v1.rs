@@ -1,5 +1,5 @@
-//! Version 1 of what machines say to each other when they look for a cluster: `docs/formats/node.md`. The version byte is the
-//! codec's.
+//! Version 1 of the messages of discovery, by which machines find a cluster: `docs/formats/node.md`. The version byte
+//! is the codec's.
 
 use larder_identity::PublicKey;
 use larder_protocol::manager::state::ServerRole;

@@ -1,4 +1,4 @@
-//! Counts requests of clients that are under way at a proxy: what other regions tell yields to them.
+//! Counts client requests under way at a proxy: applying changes of other regions yields to them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

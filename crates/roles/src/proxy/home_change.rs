@@ -1,4 +1,4 @@
-//! A change that the home of a bucket has made, or not, and the answer that says so to another region.
+//! The outcome of a change that a bucket's home decided for another region, and the response with it.
 
 use larder_link::{ChangeAnswer, UploadAnswer, UploadRefusal};
 use larder_objects::{AppendDone, BodyError, ObjectError, PutDone};

@@ -1,4 +1,4 @@
-//! The other regions, which the proxy asks through the regions' driver.
+//! The proxy's interface to other regions, which the regions' driver implements.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;

@@ -1,4 +1,5 @@
-//! Reads: find the version, here or in another region, then its bytes, in pieces, each verified before it leaves. `ahead.rs` says how many at once.
+//! Reads: find the version, here or in another region, then its bytes, in pieces, each verified before it leaves.
+//! `ahead.rs` decides how many at once.
 
 mod coalesced;
 mod lookup;

@@ -1,4 +1,4 @@
-//! Refusals of primaries, as faces are told of them.
+//! Translates refusals of primaries into errors for the gateway.
 
 use larder_objects::ObjectError;
 use larder_protocol::{AppendRefusal, Refusal};

@@ -1,4 +1,5 @@
-//! Knows how many requests of clients are under way at the busiest machine of the store: pulling and renewing yield to them.
+//! Tracks the number of client requests under way at the busiest machine of the store: pulling and renewing yield to
+//! them.
 //!
 //! A single node counts its own. Of a cluster the gateway asks the other proxies, while there is something to yield.
 

@@ -1,4 +1,4 @@
-//! Remembers what each region told lately, so that none is told it back.
+//! Remembers recent changes of each region, so that they are not sent back to it.
 //!
 //! A change that is taken from a region is journaled here like any other, since further regions need to hear of it. The
 //! region that told it has it, or what won over it, for as long as its number lives, which is one life of its data. To

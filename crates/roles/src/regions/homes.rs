@@ -1,4 +1,4 @@
-//! Homes of buckets: carries out orders, answers other regions, and tells them of homes (ADR 48).
+//! Homes of buckets: executes orders, responds to other regions, and reports homes to them (ADR 48).
 //!
 //! # Invariants
 //!

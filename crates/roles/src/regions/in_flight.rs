@@ -1,4 +1,4 @@
-//! Entries that are being fetched, for the machine or for a client: nobody fetches them a second time.
+//! Entries that are being fetched, for the machine or for a client, so that none is fetched twice at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

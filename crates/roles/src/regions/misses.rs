@@ -1,4 +1,4 @@
-//! Asks other regions once for a key that is not here, before a client hears that there is no such key.
+//! Asks other regions once for a missing key, before a client gets `NoSuchKey`.
 //!
 //! An object that one of them has is stored like any other change, and then read here. A large one, which
 //! comes in parts by itself, is read from there (`remote.rs`). The answering region looks only at what it

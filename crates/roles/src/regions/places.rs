@@ -1,4 +1,5 @@
-//! Places for a bounded number of looks, given to buckets by turns: one bucket's many looks leave others their turn.
+//! A bounded number of slots for lookups in other regions, given to buckets in turn, so that one bucket cannot use all
+//! of them.
 //!
 //! # Invariants
 //!

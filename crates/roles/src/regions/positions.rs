@@ -1,5 +1,5 @@
-//! Tells this store's primaries how far other regions are in the journals of their PGs: puts may wait for that, and clients
-//! ask for it.
+//! Reports other regions' positions in the journals to this store's primaries: puts may wait for them, and clients
+//! query them.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Tells other regions how far this one is in their journals, as soon as it has come further: puts there may wait for it.
+//! Reports this region's positions to other regions as soon as they advance: puts there may wait for them.
 //!
 //! Each ask carries the same tokens. An ask may wait two seconds for news, so a put that waits cannot depend on the next one.
 //!

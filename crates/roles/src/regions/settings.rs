@@ -1,4 +1,4 @@
-//! Takes up settings of buckets that a command asked for in the directory of a single node.
+//! Applies settings of buckets that a command left in the directory of a single node.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

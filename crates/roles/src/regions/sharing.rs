@@ -1,4 +1,4 @@
-//! Shares buckets that this region had alone with the others (ADR 49).
+//! Shares local buckets with the other regions (ADR 49).
 //!
 //! While this region alone has a bucket its changes are left out of what other regions are told. Changes of
 //! a bucket of that name in another region are left out of what is taken here. Tokens pass both. A region

@@ -1,4 +1,4 @@
-//! The state of a region that others ask: what they may be told of journals and buckets, and how far they are.
+//! The state from which a region answers others: journals and buckets that they may get, and their positions.
 //!
 //! It knows nothing of the requests that it is for: `answering.rs` serves them.
 

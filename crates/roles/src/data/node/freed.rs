@@ -1,4 +1,4 @@
-//! Gives the space of physical volumes back to the file system once nobody has them: their volumes moved to other disks.
+//! Returns the space of unused physical volumes to the file system, after their volumes have moved to other disks.
 //!
 //! # Invariants
 //!

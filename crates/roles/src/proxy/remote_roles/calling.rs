@@ -1,5 +1,5 @@
 //! A call that becomes an op. It is repeated under one request number, so that it becomes one op however often it is
-//! asked; a number that was refused for the bucket's record is replaced.
+//! sent; a number that was refused for the bucket's record is replaced.
 //!
 //! # Invariants
 //!

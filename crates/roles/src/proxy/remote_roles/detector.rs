@@ -1,6 +1,5 @@
-//! The data servers that answer, and how soon: known from the requests that they were sent anyway (Ambry,
-//! figure 5). After a few failures in a row a server is down and not asked for a while. Then one request
-//! finds out whether it still is.
+//! A failure detector of data servers, fed by the proxy's own requests (Ambry, figure 5). After a few failures in a row
+//! a server counts as down and gets no requests for a while. Then one request probes it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

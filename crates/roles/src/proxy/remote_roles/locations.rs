@@ -1,5 +1,5 @@
-//! Where objects lay when their METAX was last heard: their bytes are asked for while METAX is, as Cheetah's clients do, which
-//! saves a round trip of two.
+//! A cache of objects' locations by their last METAX: bytes are requested together with METAX, as Cheetah's clients do,
+//! which saves one of two round trips.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Asks a PG's primary: the one that leads at that moment.
+//! Sends calls to a PG's current primary.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The knowledge that all reads of the proxy share: the [machine](machine::Reads) that chooses holders and
-//! says when another is asked too, and which servers answer.
+//! The knowledge that all reads of the proxy share: the [machine](machine::Reads) that chooses holders and hedges, and
+//! the servers that respond.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Reads of the same bytes that are under way at once are one: the first asks a replica, and the others get what it got.
+//! Concurrent reads of the same bytes share one request: the first asks a replica, and the others get its result.
 //!
 //! # Invariants
 //!

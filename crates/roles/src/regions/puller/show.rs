@@ -1,4 +1,4 @@
-//! Shows operators what the machine says: alarms, and how far this region is behind.
+//! Shows operators the machine's state: alarms, and how far this region is behind.
 
 use larder_protocol::region::Name;
 use larder_protocol::region::journal::VoidReason;
