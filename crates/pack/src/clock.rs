@@ -1,6 +1,6 @@
-//! Clocks: the time of day, and looks at the bucket, or of the answer who owns it, by a clock
-//! that goes on while the machine is suspended. The steady clock of `Instant` stands still then: a
-//! worker that woke up after a night would take what it saw the evening before for new.
+//! Clocks: the time of day, and a clock for the age of what was read from the bucket, which continues while the machine
+//! is suspended. The steady clock of `Instant` stands still then: a worker that woke up after a night would take what
+//! it saw the evening before for new.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! The numbers by which workers, their processes, and what these make are told apart.
+//! The numbers that identify workers, their processes, and what these write.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The pace at which a backend is asked: requests under way, requests a second, and the pauses that
-//! it asks for. Pure; times are those since the request scheduler was made.
+//! Limits requests to a backend: those under way, those a second, and the pauses that the backend demands. Pure; times
+//! are those since the request scheduler was made.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! Google's and Azure's stores, as far as packing asks them, in memory: what stands in requests is theirs, from their
-//! documentation. That shows that ours are understood, not that theirs are as documented.
+//! Fakes of Google's and Azure's stores in memory, as far as packing uses them. They follow the providers'
+//! documentation. They show that our requests conform to it, not that the providers do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

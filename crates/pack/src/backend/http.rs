@@ -1,5 +1,5 @@
-//! Requests to a backend over HTTP. Every one passes the request scheduler. One that the backend is too busy for
-//! is made again: after the pause that it asks for, or after one that doubles.
+//! Requests to a backend over HTTP. Every one passes the request scheduler. A request that a busy backend refuses is
+//! retried after the pause that it names, or after one that doubles.
 //!
 //! Lost connections and errors of the server are the business of the library above, which makes such a request again
 //! through here.

@@ -1,5 +1,5 @@
-//! The seam to somebody else's object store: the few things that packing asks of one. Each passes the request scheduler
-//! (`request_scheduler.rs`), which counts it: over HTTP request by request (`http.rs`), else here.
+//! The interface to somebody else's object store: the few operations that packing needs. Each passes the request
+//! scheduler (`request_scheduler.rs`), which counts it: over HTTP request by request (`http.rs`), else here.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,4 @@
-//! The pace at which work in the background asks the backend: so many requests and bytes a second,
-//! and no more.
+//! A token bucket for background work at the backend: limits requests and bytes a second.
 
 use std::time::Duration;
 

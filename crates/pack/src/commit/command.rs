@@ -1,4 +1,4 @@
-//! The changes that somebody wants: requests of clients, and what repacking and sharing ask for.
+//! Commands: changes requested by clients, repacking and sharing.
 
 use bytes::Bytes;
 use larder_objects::{CompleteOptions, PutDone, UploadOptions};

@@ -1,5 +1,5 @@
-//! Changes become durable: one thread decides every command, writes the bodies into the spool and the records into the log,
-//! shows them in the index, and answers. Nothing here asks the backend.
+//! Makes changes durable: one thread decides every command, writes the bodies into the spool and the records into the
+//! log, applies them to the index, and responds. Nothing here calls the backend.
 //!
 //! ```text
 //!  command ──▶ queue ──▶ committer ──▶ plan, carry   what becomes of it

@@ -1,6 +1,6 @@
 //! The other workers of a shared bucket, as far as a decision depends on them.
 //!
-//! Committing knows no more of them than this: it runs alike where there are none.
+//! Committing depends on nothing else of them, so it is the same without other workers.
 
 use larder_types::{BucketName, Metax, ObjectKey};
 

@@ -1,4 +1,4 @@
-//! Shows what other workers told, and follows their clocks.
+//! Applies changes of other workers, and follows their clocks.
 //!
 //! # Invariant
 //!

@@ -1,4 +1,4 @@
-//! Re-logs what only a blob that is to go says, and moves the bodies that only it has.
+//! Re-logs the metadata that only a blob to be removed has, and moves its live bodies.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,4 @@
-//! Large objects that are in the backend, or about to be, before the index names them: nobody may
-//! take them for ones that nobody wants.
+//! Large objects that are being uploaded, before the index references them, so that the garbage collector spares them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

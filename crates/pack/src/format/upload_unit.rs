@@ -1,4 +1,4 @@
-//! Upload units: the blob itself, and its bundles. The bodies that were taken for one blob lie within them.
+//! Upload units: the blob itself, and its bundles. They hold the bodies accepted for one blob.
 //!
 //! A *bundle* is an object of its own with the bodies of one group ([`crate::Packing`]). The footer of its blob tells of
 //! them, as it does of all changes: a bundle adds nothing to the order of changes. It ends with a footer too, so that it

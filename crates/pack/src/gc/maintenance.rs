@@ -1,4 +1,4 @@
-//! Work that nobody waits for: repacking, removing, backups. One after the other, in one task.
+//! Background maintenance: repacking, removal and backups, one after the other in one task.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Buckets of a store that several workers share, as a face sees them. `peers/buckets.rs` says how they are kept.
+//! Buckets of a store that several workers share, as the gateway sees them. `peers/buckets.rs` has how they are stored.
 
 use larder_objects::{ListItem, ListRequest, ObjectError};
 use larder_types::limits::LIST_PAGE_MAX;

@@ -1,6 +1,5 @@
-//! Decides which blobs count, where several processes ran for one worker: on one directory, one
-//! after the other, or on copies of it. Everything that lists blobs asks here, and nothing else
-//! decides it.
+//! Decides which blobs count, where several processes ran for one worker: on one directory, one after the other, or on
+//! copies of it. All code that lists blobs uses this decision.
 //!
 //! A process numbers itself in the backend, and then writes a *record*: the number of the first
 //! blob that it will upload itself (`numbering.rs`). A blob from that number on that a process

@@ -1,5 +1,4 @@
-//! The owner of a backend: claims in it, and the file by which a directory knows which claim is its
-//! own.
+//! The owner of a backend: claims in it, and the file that names a directory's own claim.
 //!
 //! A claim is an object `claims/NUMBER`, made only if there is none of that number. Its number is
 //! the worker's id. The latest claim owns the backend. One that was refused is withdrawn: it stays,

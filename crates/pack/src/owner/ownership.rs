@@ -1,6 +1,5 @@
-//! Ownership of this worker's place in the backend, as far as the process knows it. Every question
-//! goes through here, and the answers decide if requests are answered. `numbering.rs` has the
-//! questions.
+//! Ownership of this worker's prefix in the backend, as last read. Every check goes through here, and its result
+//! decides if requests are served. `numbering.rs` has the checks.
 //!
 //! A worker may run on after its directory was given up for lost, or copied, while its heir or the
 //! other copy serves clients. Or it may wake up to that after a night's suspend. Uploads and

@@ -1,6 +1,5 @@
-//! The status of a worker: a file of its directory, for `larder pack status`, that is written while
-//! it runs and as it stops. It also has what was asked of the backend before this start: the bill
-//! goes on.
+//! The status of a worker: a file of its directory, for `larder pack status`, that is written while it runs and as it
+//! stops. It also counts the backend's requests of earlier runs, so that the bill continues.
 //!
 //! # Invariants
 //!

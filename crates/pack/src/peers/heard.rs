@@ -1,5 +1,5 @@
-//! Keeps what was heard of another worker and its index has not made durable yet: in a file of the
-//! directory, `heard/NAME/` and the name of the index.
+//! Stores changes received from another worker that its index has not made durable yet: in a file of the directory,
+//! `heard/NAME/` and the name of the index.
 //!
 //! ```text
 //! record*    bytes of the record u32, XXH3-64 of them u64, then the record: version byte 1, blob u64, from u64,

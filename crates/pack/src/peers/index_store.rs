@@ -1,5 +1,5 @@
-//! Keeps the indexes of other workers in `peers/NAME/CLAIM-NUMBER` of the directory. Beside each
-//! lies what was heard of the worker since the index was durable (`heard.rs`).
+//! Keeps the indexes of other workers in `peers/NAME/CLAIM-NUMBER` of the directory. Beside each is the log of changes
+//! received since the index was durable (`heard.rs`).
 //!
 //! # Invariant
 //!

@@ -1,4 +1,4 @@
-//! A start of a worker that shares its bucket: it tells the others, learns all that they have, and only then serves.
+//! Starts a worker that shares its bucket: it announces itself, reads all that the others have, and only then serves.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Writes down what is lost with a worker's directory, as far as others had heard of it: what it
-//! told them and never uploaded.
+//! Records what is lost with a worker's directory, as far as others know: changes that it announced and never uploaded.
 
 use std::io::Write;
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! Another worker as this one knows it: an index of all its changes that were heard of, and how far that is.
+//! Another worker as this one follows it: an index of all its changes received so far, and their position.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! The tasks beside requests while a worker shares a bucket: it looks in the bucket, listens to the
-//! others, answers them, and gives up what is not needed.
+//! The tasks beside requests while a worker shares a bucket: it polls the bucket, follows the others' feeds, serves its
+//! own, and deletes what is superseded.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Finds out which keys are read one after the other, in the order of a list. Pure.
+//! Detects sequential reads of keys in the order of a list. Pure.
 //!
 //! A sequence is known by the last key that was read, or read ahead, for it. A read that had to ask the backend goes
 //! on with a sequence if its key is among the next few. The second time that it does so is no chance: from then on

@@ -1,4 +1,4 @@
-//! A start: index and log first, and what is missing of the index from the backend.
+//! Recovers a worker at its start: the index and the log first, then what the index lacks from the backend.
 //!
 //! 1. Open the index. If it does not say how far it is, it is none: [rebuild](crate::start::rebuild) it. Before that the process
 //!    takes its number (`numbering.rs`): which blobs count must not change any more, and the backend must have gone no other

@@ -1,5 +1,5 @@
-//! Blobs and bundles that could not be repacked: each is tried again after a pause that doubles. A
-//! blob that a backend says it does not have may be back in an hour.
+//! Blobs and bundles that could not be repacked: each is tried again after a pause that doubles. A blob that a backend
+//! reports missing may be back in an hour.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

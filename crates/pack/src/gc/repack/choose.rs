@@ -1,9 +1,8 @@
 //! Chooses the blobs and bundles that are repacked, and their order. Pure.
 //!
-//! There are two reasons: bytes that nobody needs, and blobs or bundles so small that requests are
-//! all they cost. A blob whose bodies are below `below` percent live is worth copying. At 80 % all
-//! blobs together take at most 1.25 times what is live, and a byte freed costs four copied at
-//! worst. Of small blobs, many of about one size become one.
+//! There are two reasons: bytes that no object needs, and blobs or bundles so small that requests are all they cost. A
+//! blob whose bodies are below `below` percent live is worth copying. At 80 % all blobs together take at most 1.25
+//! times what is live, and a byte freed costs four copied at worst. Of small blobs, many of about one size become one.
 
 use std::collections::BTreeMap;
 

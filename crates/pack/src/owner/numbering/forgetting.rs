@@ -1,6 +1,6 @@
-//! Old numbers and records of processes, of a worker and those that it has taken over from. It says
-//! which of them may go, so that there are never many. Work in the background removes them
-//! (`removal.rs`); where processes end too soon for that, as they crash, a start does.
+//! Old numbers and records of processes, of a worker and those that it has taken over from. It decides which of them
+//! may be removed, so that there are never many. Work in the background removes them (`removal.rs`); where processes
+//! end too soon for that, as they crash, a start does.
 //!
 //! # Invariants
 //!

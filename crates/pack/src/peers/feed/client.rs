@@ -1,4 +1,4 @@
-//! Asks other workers.
+//! The client of other workers' feeds.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,4 @@
-//! The ends of the entries of blobs that wait: a caller is told more only behind an entry that this
-//! process has.
+//! The ends of the entries of pending blobs: a caller gets more only after an entry that this process has.
 //!
 //! Within a process the entries of a blob only grow: ends that were read stay true.
 

@@ -1,5 +1,5 @@
-//! The identities of workers. All that know the bucket's secret have the same authority, which follows from it: each makes
-//! its own certificate, and nobody has to ask for one.
+//! The identities of workers. All that know the bucket's secret have the same authority, which follows from it: each
+//! makes its own certificate without a request.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! The feed by which a worker tells the others what is not in the bucket yet: its changes, and
-//! bodies that only its spool has.
+//! The feed by which a worker sends others what is not in the bucket yet: its changes, and bodies that only its spool
+//! has.
 //!
 //! ```text
 //!  follower ── call Changes { worker, blob, from, … } ──▶ the entries of that blob from that byte on, as its

@@ -1,5 +1,5 @@
-//! Version 4 of what workers say to each other: calls of `larder-net`, which `docs/formats/workers.md` gives byte by byte.
-//! The enums grow by variants at their ends. Earlier versions were HTTP, and are neither asked nor answered.
+//! Version 4 of the messages between workers: calls of `larder-net`, which `docs/formats/workers.md` gives byte by
+//! byte. The enums grow by variants at their ends. Earlier versions were HTTP and are not supported.
 
 use bytes::Bytes;
 use larder_identity::Role;

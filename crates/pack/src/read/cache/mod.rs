@@ -1,5 +1,4 @@
-//! A cache of pieces of packed bodies that were read from blobs. It lies on the disk; each piece is
-//! as its sum guards it.
+//! A cache of pieces of packed bodies that were read from blobs. It is on disk, and each piece has a checksum.
 //!
 //! The cache is empty after a start, as memory alone says what it has. Nothing is synced.
 //!
