@@ -180,8 +180,8 @@ pub const SNAPSHOT_PIECE_BYTES: usize = limit(512 * 1024, 1024);
 pub const SNAPSHOT_REMOVALS_MAX: usize = limit(1024, 3);
 /// Ticks without a word from the primary after which a follower reports anew.
 pub const SILENT_TICKS_MAX: u32 = 20;
-/// Ticks without a word from another member after which its primary says so to the managers. They need fewer to find a
-/// server down, so that they hear of those alone that they hear and the primary does not.
+/// Ticks without a message from a member after which its primary reports it to the managers. They need fewer to find a
+/// server down, so that reports are only about servers that they reach and the primary does not.
 pub const UNHEARD_TICKS_MAX: u32 = 22;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
@@ -307,7 +307,7 @@ const _: () = assert!(WAITING_CALLS_MAX <= TAIL_OPS_MAX, "calls that wait find r
 pub const MANAGERS_MAX: usize = 5;
 /// Milliseconds between two messages of the managers' leader to each other manager.
 pub const HEARTBEAT_MS: u64 = 150;
-/// Milliseconds for which a manager hears nothing before it asks to be elected.
+/// Milliseconds without a leader's heartbeat before a manager starts an election.
 pub const ELECTION_MS_MIN: u64 = 800;
 /// Milliseconds that it waits beyond that at most, by lot: many times what an election takes, so that two seldom ask at
 /// once.
@@ -316,8 +316,8 @@ pub const ELECTION_LOT_MS: u64 = 400;
 pub const ELECTION_YIELD_MS: u64 = 200;
 /// Checks of a leader without an answer of a majority after which its policy decides nothing: it may be the one that is cut off.
 pub const LEADER_UNSURE_BEATS: u32 = 4;
-/// Checks of a leader, [`HEARTBEAT_MS`] apart, without an answer of a majority, after which it does not say that it leads. They are
-/// counted, not timed: a process that was paused has asked nobody meanwhile.
+/// Checks of a leader, [`HEARTBEAT_MS`] apart, without responses of a majority, after which it no longer claims to
+/// lead. They are counted, not timed: a paused process has sent no requests meanwhile.
 pub const LEADER_SILENT_BEATS: u32 = 16;
 /// Checks without an answer after which a leader gives up the lead: longer than a healthy disk stalls.
 pub const LEADER_SILENT_BEATS_MAX: u32 = 4 * LEADER_SILENT_BEATS;
@@ -393,8 +393,8 @@ pub const STALL_MS: u64 = 1000;
 /// Milliseconds for which the quorum may take to say whether this manager leads, before it takes nobody for down: less than
 /// a server is silent after it.
 pub const CONFIRM_MS_MAX: u64 = 4 * HEARTBEAT_MS;
-/// Milliseconds between two looks of the leading manager at what is due, beyond which it stood still itself. That time
-/// counts for nobody's silence: what servers said meanwhile is still on its way to it.
+/// Milliseconds between two steps of the leading manager, beyond which it was stalled itself. That time does not count
+/// as any server's silence: messages sent meanwhile are still in flight to it.
 pub const LATE_LOOK_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Late looks, one after the other, by which a silent server's time is put off: a manager that is late all the time finds
 /// it down all the same.
@@ -542,7 +542,7 @@ pub const MISSED_PART: u32 = 64;
 pub const OLDEST_PART: u64 = 4;
 /// More urgent reads that begin before one of lesser urgency that waits.
 pub const READS_PASSED_OVER_MAX: u32 = 16;
-/// Least microseconds after which another holder is asked too: shorter than timers can be told apart helps nobody.
+/// Least microseconds after which a read is hedged: less would be below the resolution of timers.
 pub const HEDGE_AFTER_US_MIN: u64 = 2_000;
 /// Most microseconds after which it is, and those before anything was answered: a piece over 100 Mbit/s takes 50 ms.
 pub const HEDGE_AFTER_US_MAX: u64 = 250_000;

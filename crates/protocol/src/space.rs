@@ -416,8 +416,8 @@ impl VolumeGroup {
         is_news
     }
 
-    /// Replicas of an LV to be asked whether they take writes, each with the floor that it has acknowledged: to be told that
-    /// again changes nothing there. One that has not answered yet is not asked again.
+    /// Replicas of an LV to be probed for writes, each with the floor that it has acknowledged, since repeating that
+    /// floor changes nothing there. One with an open request is left out.
     pub fn probes(&mut self, lv: LvId) -> Vec<(usize, GrantKey)> {
         let Some(lv) = self.lvs.get_mut(&lv) else { return Vec::new() };
         let idle = lv.present.without(lv.gone).without(lv.probed);

@@ -40,7 +40,7 @@ pub(crate) trait Learnt: Default {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Changed<C> {
     pub(crate) op: OpId,
-    /// The row that was changed; empty if nobody asks ([`Followed::asks_for_rows`]).
+    /// The changed row; empty if no reader needs it ([`Followed::asks_for_rows`]).
     pub(crate) row: Vec<u8>,
     pub(crate) change: C,
 }

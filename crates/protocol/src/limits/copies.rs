@@ -10,8 +10,8 @@ pub const HOT_READS: u64 = 600;
 pub const COPY_NEED_MS: u64 = 1_500;
 /// Milliseconds after which a meta server that has made no copy holds up others no more.
 pub const COPY_STUCK_MS: u64 = 15_000;
-/// Milliseconds for which a turn counts that managers gave, from when the need was said that it answers. A meta server that
-/// has none for as long goes on by itself.
+/// Milliseconds for which a copy turn is valid, counted from the report that it answers. A meta server without one for
+/// as long copies on its own.
 pub const COPY_TURN_MS: u64 = 5_000;
 /// Times its own budget that a meta server's copies may take of what others lend that have less urgent ones.
 pub const COPY_LENT_MAX: u64 = 4;

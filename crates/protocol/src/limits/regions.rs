@@ -14,7 +14,8 @@ pub const REGION_ASK_IDS_MAX: usize = 1000;
 pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
 /// Most of those beside them that cannot be taken now. The rest is passed over, until it is told again.
 pub const REGION_STUCK_MAX: usize = 16 * REGION_ASK_IDS_MAX;
-/// Milliseconds for which a PG of another region may tell nothing, not even that nothing is new, before it is said.
+/// Milliseconds for which a PG of another region may be silent, without even an empty response, before that is
+/// reported.
 pub const REGION_SILENT_MS: u64 = 30_000;
 /// Most entries that one request fetches.
 pub const REGION_FETCH_IDS_MAX: usize = 192;
@@ -56,7 +57,7 @@ pub const REGION_FORGET_OPS_MAX: u64 = 4096;
 pub const REGION_FREED_MAX: usize = 64;
 /// Keys that a region is asked for at least, for a list of all regions: some may be deleted elsewhere.
 pub const REGION_LISTED_KEYS_MIN: u32 = 16;
-/// Most keys that are there which a region is asked for at a time, and most deleted ones that it tells with them.
+/// Most live keys requested from a region at a time, and most deleted keys that it sends with them.
 pub const REGION_LISTED_KEYS_MAX: u32 = 1001;
 /// Most entries of a run that a comparison sums, and lists if its sum differs.
 pub const REGION_RUN_IDS_MAX: usize = 256;

@@ -42,7 +42,7 @@ pub(super) struct Digests {
     last: Option<(OpId, Compared)>,
     /// This member's rows are odd.
     is_odd: bool,
-    /// Ticks since others were asked, or told that they are odd.
+    /// Ticks since the last request for digests, or the last notice to members that differ.
     ticks: u32,
 }
 
@@ -176,7 +176,7 @@ impl Pg {
         }
     }
 
-    /// Compares when all have told, or one has said that it cannot.
+    /// Compares the digests once all members have sent theirs, or one has reported that it cannot.
     fn judge(&mut self, out: &mut Outbox) {
         let all = self.members.len();
         let is_over = |it: &mut Comparison| {

@@ -54,7 +54,7 @@ impl OpenPut {
 }
 
 impl Pg {
-    /// A proxy is heard, and has said its last of requests below a number, but for some.
+    /// A proxy reported that it has finished all requests below a number, except some.
     pub(super) fn forsake(&mut self, session: SessionId, below: u64, but_for: &[u64]) {
         let tick = self.ticks;
         self.sessions.heard(session, tick);

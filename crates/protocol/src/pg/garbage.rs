@@ -39,7 +39,7 @@ pub(super) struct Reaper {
     /// The group has, or had, an object of more rows than a step.
     has_large: bool,
     found: Found,
-    /// The time since when the group has garbage that this primary knows of; `None` if it knows of none.
+    /// The time since when this primary has known of garbage in the group; `None` without garbage.
     since_ms: Option<u64>,
     /// Rows removed by [`Op::Reap`], since this member began.
     pub(super) reaped_rows: u64,

@@ -195,7 +195,7 @@ impl Pg {
         self.is_whole && self.ledger.counts().is_none() && self.ledger.count_fault().is_none()
     }
 
-    /// Drops the ledger of blocks, when nobody asks for it any more. Counts stay.
+    /// Drops the ledger of blocks once it is not needed any more. Counts stay.
     pub fn forget_ledger(&mut self) {
         self.ledger.forget();
     }

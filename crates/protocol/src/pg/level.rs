@@ -28,8 +28,8 @@ use crate::limits::{
 };
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Report};
 
-/// Reports to the primary of a view of which this member has not been told yet: others were told first, and would
-/// repeat them at a tick.
+/// Reports to the primary of a view that this member has not learned yet: others learned it first, and would repeat
+/// their reports at a tick.
 #[derive(Debug, Default)]
 pub(super) struct EarlyReports {
     view: View,
@@ -145,8 +145,8 @@ impl Pg {
         self.primary_advance(out);
     }
 
-    /// The longest log goes on behind what was told of it. If the answer is lost its member reports anew, as one that
-    /// does not hear its primary.
+    /// The longest log continues after what its member has sent. If the request is lost the member reports again, as
+    /// one that gets nothing from its primary.
     fn ask_on(&mut self, whose: ServerId, end: OpId, is_more: bool, out: &mut Outbox) {
         self.reports.remove(&whose);
         self.asked_on = true;
@@ -163,8 +163,8 @@ impl Pg {
         self.message(whose, message, out);
     }
 
-    /// A primary that is levelling asks for what comes after an op: no op of its view is here yet, though some are that
-    /// it was not told of.
+    /// A levelling primary requests the ops after one: no op of its view is here yet, though there are some that it has
+    /// not received.
     pub(super) fn is_asked_on(&self, prev: OpId, entries: &[LogEntry]) -> bool {
         let last = self.last();
         entries.is_empty() && last.view < self.view && prev.seq < last.seq

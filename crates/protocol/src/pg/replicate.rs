@@ -328,8 +328,8 @@ impl Pg {
         ids.chain([report.prev]).find(|id| self.known_id(id.seq) == Some(*id))
     }
 
-    /// Returns true if all that a report tells lies before what is remembered here, and is not all of its log. The rest may
-    /// well have ops in common with this one. One that has ops of this view does not answer questions.
+    /// Returns true if a report covers only ops before those remembered here, and not all of its member's log. The rest
+    /// may well have ops in common with this one. A member with ops of this view does not answer such requests.
     fn lies_before_history(&self, report: &Report) -> bool {
         let is_cut = !report.entries.is_empty() && report.end() < report.last;
         let answers = report.is_whole && report.last.view < self.view;
@@ -356,8 +356,8 @@ impl Pg {
         self.message(to, PeerMessage::Append { view, prev, entries, commit }, out);
     }
 
-    /// Repeats to a follower what it has not acknowledged, if that is due; else what its log goes on from, for it to say
-    /// something. One that has everything and was told so is spoken to now and then.
+    /// Repeats to a follower what it has not acknowledged, if that is due; else the op that its log continues from, so
+    /// that it responds. A follower that has everything and was sent the commit point gets a message now and then.
     fn repeat_to(&mut self, to: ServerId, out: &mut Outbox) {
         let (last, commit, ticks) = (self.last().seq, self.commit, self.ticks);
         let Some(follower) = self.followers.get_mut(&to) else { return };

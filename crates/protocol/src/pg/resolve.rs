@@ -214,7 +214,7 @@ impl Pg {
         self.decide(grant, out);
     }
 
-    /// Verifies what is within reach once all of that is fenced. It may be that nobody is, and then nobody answers: decide
+    /// Verifies the reachable replicas once all of them are fenced. There may be none, and then no answer comes: decide
     /// afterwards.
     fn verify_if_fenced(&mut self, grant: Grant, out: &mut Outbox) {
         let lost = self.lost_of(grant);

@@ -39,8 +39,8 @@ impl Pg {
         Ok(())
     }
 
-    /// Refuses calls that began to wait for space at a tick before this one: nobody knows whether any comes, and they
-    /// take the room of calls that need none. Their proxies may ask again.
+    /// Refuses calls that began to wait for space at a tick before this one: space may never come, and they use up the
+    /// limit of calls that need none. Their proxies may retry.
     pub(super) fn refuse_starved(&mut self, before: u64, out: &mut Outbox) {
         let is_overdue = |starved: &mut SpaceWaiter| starved.since < before;
         while let Some(SpaceWaiter { token, .. }) = self.starved.pop_front_if(is_overdue) {

@@ -23,8 +23,8 @@ impl Pg {
         }
     }
 
-    /// Returns true if a member that says this hears this primary, as far as that can be told. One that hears nothing reports on
-    /// and on, and a view in which it is waited for commits nothing. What it acknowledges says so if that gets on.
+    /// Returns true if this message shows that its sender gets this primary's messages. A member that gets none keeps
+    /// reporting, and a view that waits for it commits nothing. Acknowledgements show progress if they advance.
     pub(super) fn shows_hearing(&self, message: &PeerMessage) -> bool {
         match message {
             PeerMessage::Report { .. } => !self.levelled,

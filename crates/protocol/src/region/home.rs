@@ -102,8 +102,8 @@ pub enum Event {
 pub enum Effect {
     /// Ask a region.
     Ask(RegionId, HomeRequest),
-    /// Set the record here, if it is the expected one still, and no other region has joined since the beginning. That one
-    /// may have asked for the record here before that told of a claim.
+    /// Set the record here, if it is the expected one still, and no other region has joined since the beginning. Such a
+    /// region may have read the record here before it showed a claim.
     Set {
         /// The record that is expected.
         expected: Option<Home>,
@@ -226,8 +226,8 @@ pub fn heard(own: RegionId, home: Option<&Home>, told: Home) -> Option<Home> {
     (!is_own && !is_older && told.is_sound() && told.region() != Some(own)).then_some(told)
 }
 
-/// True if another region says that this one was given the home, and this one knows nothing of that. The answer was lost,
-/// and nobody wants the home here any more. It has to take it, as no other region can get it.
+/// True if another region has a record that this one was given the home, and this one lacks it. The answer was lost,
+/// and no request here waits for the home any more. It has to take it, as no other region can get it.
 #[must_use]
 pub fn is_owed(own: RegionId, home: Option<&Home>, told: Home) -> bool {
     let told = told.told();

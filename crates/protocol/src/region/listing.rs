@@ -352,7 +352,7 @@ struct PendingKeys {
 }
 
 impl PendingKeys {
-    /// Passes keys before a place. Returns the question to ask, if the region has not told of its next key yet.
+    /// Skips keys before a place. Returns the request to send, if the region's next key is not known yet.
     fn pass(&mut self, selection: &Selection, at: &[u8], keys_max: u32) -> Option<KeysRequest> {
         while let Some(told) = self.keys.pop_front_if(|told| told.key.as_bytes() < at) {
             self.left_out = match (selection.group_of(&told.key), selection.behind(&told.key)) {
@@ -373,7 +373,7 @@ impl PendingKeys {
         Some(KeysRequest { selection: selection.clone(), from: at.max(rest).to_vec(), keys_max })
     }
 
-    /// Takes more of a group, which lies before all that it has told.
+    /// Takes more keys of a group, all of them before those that it has sent.
     fn take_left_out(&mut self, answer: KeysAnswer) {
         self.left_out_before = true;
         let KeysAnswer { mut keys, rest } = answer;

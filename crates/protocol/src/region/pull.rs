@@ -170,9 +170,10 @@ pub struct Fetched {
     pub untaken: Vec<Name>,
     /// Entries that the region cannot read now. Other regions that named them are asked.
     pub withheld: Vec<Name>,
-    /// Those whose end the region does not know behind the base that it was told of. Others are asked, then this one for all bytes.
+    /// Entries whose end the region cannot send after the base that it was given. Other regions are asked, then this
+    /// one for all bytes.
     pub baseless: Vec<Name>,
-    /// Those of which another version is here than when they were asked for. They are looked up, and asked for, again.
+    /// Entries whose local version has changed since they were requested. They are looked up and requested again.
     pub changed: Vec<Name>,
     /// Bytes of entries that came: the region's budget is charged with these.
     pub came_bytes: u64,
@@ -345,7 +346,7 @@ pub struct Pull {
 
 impl Pull {
     /// Begins with the saved tokens; a PG without one has token 0. The machine asks the regions that have a budget.
-    /// Tokens of other regions, which were removed, tell what was here.
+    /// Tokens of removed regions show how much of them is here.
     ///
     /// # Panics
     /// If this region has a budget.

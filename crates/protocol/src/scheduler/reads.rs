@@ -148,7 +148,7 @@ impl Reads {
         self.balance.take_turn();
     }
 
-    /// Chooses the holder to ask next; `None` if all were asked. `draw` is a number drawn at random for this choice.
+    /// Chooses the next holder to read from; `None` if all were tried. `draw` is a random number for this choice.
     pub fn next(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<PendingRead> {
         let is_up = |replica: &Replica| replica.health != ServerHealth::Down;
         if let Some(asked) = self.ask_one_of(&is_up, now_us, reading, draw) {

@@ -72,8 +72,9 @@ impl Leases {
         }
     }
 
-    /// Returns true if a majority follows this manager, as far as it can know: no question has waited for long. One that is not
-    /// followed may hear nobody, and what it proposes its successor commits: it must not have servers taken for down.
+    /// Returns true if a majority follows this manager, as far as it can know: no request has waited for long. A
+    /// manager without followers may be isolated, and its successor commits what it proposes: it must not declare
+    /// servers down.
     pub(super) fn is_followed(&self, now_ms: u64) -> bool {
         let is_late = |question: &Question| now_ms >= question.asked_ms + CONFIRM_MS_MAX;
         !self.question.as_ref().is_some_and(is_late)

@@ -134,7 +134,7 @@ struct Leading {
     wants_lv: BTreeMap<PgId, ServerId>,
     /// Replicas that are being made, by index, of which the PV is there.
     created: BTreeMap<LvId, BTreeSet<u8>>,
-    /// Replicas that were added while this manager leads, whose PV is not there yet: nobody was told of them.
+    /// Replicas added while this manager leads, whose PV does not exist yet: no server has been notified of them.
     unmade: BTreeSet<(LvId, u8)>,
     /// Replicas whose PV is not known to be there though their server is up, each since it was first so.
     unmade_since_ms: BTreeMap<(LvId, u8), u64>,

@@ -63,8 +63,8 @@ impl StepContext<'_> {
         self.decide_group(pg);
     }
 
-    /// Members that the next view does without: those that the primary does not hear. If it hears too few, the primary itself, as long
-    /// as this manager hears enough of the others.
+    /// Members that the next view excludes: those that the primary cannot reach. If it reaches too few, the primary
+    /// itself, as long as this manager reaches enough of the others.
     pub(super) fn partition_reports(&self, pg: PgId, record: &PgRecord) -> BTreeSet<ServerId> {
         let lately =
             |said: &&PrimaryReport| said.view == record.view && said.until_ms > self.now_ms;

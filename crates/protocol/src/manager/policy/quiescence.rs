@@ -33,8 +33,8 @@ pub(super) struct Quiescence {
     since_ms: u64,
 }
 
-/// Returns true if something is said that a look at groups may come from. Beats are not, as what they tell is a server's
-/// condition; nor is what is dealt with at once.
+/// Returns true for events that can change the outcome of examining the groups. Beats cannot, as they only show a
+/// server's condition; nor can events that are handled at once.
 pub(super) fn ends_rest(event: &PolicyEvent) -> bool {
     match event {
         PolicyEvent::From(_, said) => !matches!(

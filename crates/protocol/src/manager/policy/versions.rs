@@ -13,15 +13,15 @@ use crate::manager::state::{Command, ServerRecord, ServerState, Topology};
 pub(super) struct Spoke(BTreeMap<ServerId, (BootId, u8)>);
 
 impl Spoke {
-    /// The version that a server's run speaks by the map; `None` if it was not heard, or is down: it may be about to start in
-    /// another release.
+    /// The version that a server's run supports; `None` if it has not reported one, or is down: it may be about to
+    /// start in another release.
     fn of(&self, server: ServerId, record: &ServerRecord) -> Option<u8> {
         let heard = self.0.get(&server).filter(|(boot, _)| *boot == record.boot);
         heard.filter(|_| record.state == ServerState::Up).map(|(_, version)| *version)
     }
 
-    /// The version that all servers speak, if all were heard. One that has a token and never started counts for nothing: it
-    /// meets what is then.
+    /// The highest version that all servers support, if all have reported theirs. A server that has a token and never
+    /// started does not count: it has to support the version at its start.
     fn by_all(&self, map: &Topology) -> Option<u8> {
         started(map).map(|(server, record)| self.of(server, record)).min().flatten()
     }

@@ -259,8 +259,8 @@ impl StepContext<'_> {
         }
     }
 
-    /// True if what was said of a replica is of another one, that had its index before. A word that was late comes once; a PG
-    /// that took the order for the replica of now has emptied it, and says so at each of its walks.
+    /// True if a report about a replica is about an earlier one with the same index. A late message comes once. A PG
+    /// that took the order for the present replica has emptied it, and reports that at each of its walks.
     fn is_mistaken(&mut self, at: (LvId, u8), order: MapVersion) -> bool {
         if self.leading.added.get(&at).is_none_or(|since| order >= *since) {
             return false;
@@ -326,9 +326,9 @@ impl StepContext<'_> {
         self.tell(primary, message);
     }
 
-    /// An LV as its primary is to know it: what is to be filled is there once its PV is. The primary may have been told
-    /// of what was added before this manager led. Such a replica may have the only copy of a put that a client was told
-    /// of, and is never called gone.
+    /// An LV as it is sent to its primary: a replica to be filled is included once its PV exists. The primary may have
+    /// learned of replicas added before this manager led. Such a replica may have the only copy of an acknowledged put,
+    /// and is never reported as removed.
     fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
         let mut lv = lv.clone();
         // One that moves is wider for a while, and is not to be so.

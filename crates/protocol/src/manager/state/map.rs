@@ -300,8 +300,8 @@ pub struct Topology {
     /// fields of versions 1 to 3.
     #[serde(skip)]
     pub balance_paused_ms: Option<u64>,
-    /// The version of the protocol that every server of the cluster speaks. It never falls: a server that speaks older ones
-    /// alone is refused. 0 before it was first raised. Not among the fields of versions 1 to 4.
+    /// The protocol version that every server of the cluster supports. It never falls: a server that supports only
+    /// older ones is refused. 0 before it was first raised. Not among the fields of versions 1 to 4.
     #[serde(skip)]
     pub cluster_version: u8,
     /// Root's keys; `None` until they are first rotated: till then proxies have them from their files. Not among the fields of

@@ -249,8 +249,8 @@ impl Pull {
         Some(RequestedEntry { is_large: true, ..asked })
     }
 
-    /// Has a want wait for a request's answer: nobody else is asked for it. If all of its bytes are wanted, at most so many are asked
-    /// for.
+    /// Assigns a want to a request, so that no other region is asked for it. If all of its bytes are wanted, the
+    /// request is for at most so many.
     fn begin_fetch(&mut self, region: RegionId, place: &Place, bytes_max: u64) -> RequestedEntry {
         let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
         assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
