@@ -294,8 +294,8 @@ impl CountsStatus {
         }
     }
 
-    /// The counts that a server has told, if they are as one may tell them. They are measured before they are decoded: a count
-    /// takes many times the bytes in memory.
+    /// Decodes a server's counts, if they are within the limits of a report. They are measured before they are decoded:
+    /// a count takes many times the bytes in memory.
     #[must_use]
     pub fn heard(told: &[u8]) -> Option<Self> {
         if told.len() > COUNTS_TOLD_BYTES_MAX {

@@ -95,8 +95,8 @@ fn is_passing(error: &Nobody) -> bool {
     matches!(source, JoinError::Unreachable(_) | JoinError::Refused(Refusal::NotNow))
 }
 
-/// Asks each manager once: only the one that made a token knows it. While one of them cannot be asked it is not said
-/// that nobody knows it; else the last error tells.
+/// Asks each manager once: only the one that made a token has it. The token counts as unknown only if all managers
+/// answered so; otherwise the last error is returned.
 async fn join_through(managers: &[String], token: &JoinToken) -> Result<Identity, Nobody> {
     let mut last = Nobody::NoManager;
     for address in managers {

@@ -32,7 +32,7 @@ pub const MAP_KEEP_PAUSE_MS: u64 = 1_000;
 pub const IDS_SKIPPED: u32 = 1 << 16;
 /// Versions of the map that they skip: a server or a client that has heard of some must not take theirs for the same.
 pub const VERSIONS_SKIPPED: u64 = 1 << 32;
-/// Milliseconds in which managers tell a server nothing but maps that lack something, before it says so.
+/// Milliseconds during which managers send only older maps, before the server logs it.
 pub const OLDER_MAP_TOLD_MS: u64 = 5_000;
 /// Time for which such an order is held. Disks that take longer to keep a map make each order be given again.
 pub const DEFERRED_ORDER_MAX: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ pub const PROTOCOL_CORS: u8 = 15;
 pub const PROTOCOL_STEPS: u8 = 16;
 /// Oldest version of it in which managers and their maps know the cluster's version.
 pub const PROTOCOL_CLUSTER_VERSION: u8 = 17;
-/// Most volumes of which a meta server tells the space, and most buckets whose objects it tells, to one who asks: they fit an answer.
+/// Most volumes whose space, and most buckets whose objects, a meta server reports in one response.
 pub const VOLUMES_TOLD_MAX: usize = 100_000;
 /// See [`VOLUMES_TOLD_MAX`].
 pub const BUCKETS_TOLD_MAX: usize = 100_000;
@@ -152,7 +152,8 @@ pub const DISK_QUEUE_COMMANDS_MAX: usize = 65_536;
 pub const DISK_GROUP_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of one piece of a large read.
 pub const READ_PIECE_BYTES: u64 = larder_volume::limits::READ_BUFFER_BYTES as u64;
-/// Bytes of an object that is read where it lay before, while METAX is asked: reading more takes longer than METAX.
+/// Most bytes of an object that are read at its cached location while METAX is requested: reading more takes longer
+/// than METAX.
 pub const LOCATED_BYTES_MAX: u32 = 256 * 1024;
 /// Objects of which a proxy of a cluster remembers where they lie.
 pub const LOCATIONS_MAX: usize = 65_536;
@@ -277,8 +278,7 @@ pub const QUORUM_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const ROWS_VISITED_MAX: usize = 64 * 1024;
 /// The time for which a call of another process may be under way in a PG; its caller has given up before.
 pub const CALL_MAX: Duration = Duration::from_secs(90);
-/// The time that a meta server waits for a map that it has not, and by which it was asked for a scan or
-/// told to serve.
+/// The time that a meta server waits for a newer map that a scan or an order refers to.
 pub const MAP_LAG_MAX: Duration = Duration::from_secs(2);
 /// The time that a data server may take to answer a primary: it syncs, and drains what waits before it.
 pub const DATA_ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -346,8 +346,8 @@ pub const EXPIRY_CLOCK_OFF_MS_MAX: u64 = 60_000;
 pub const EXPIRY_BELIEVED_MS_MAX: u64 = 86_400_000;
 /// The longest pause between two searches for abandoned uploads, in milliseconds; else it is a quarter of `upload_life`.
 pub const EXPIRY_PAUSE_MS_MAX: u64 = 3_600_000;
-/// Milliseconds after which nobody leads the managers any more, if none has said for so long that its map
-/// is the latest. More than an election takes, and finding another manager to ask.
+/// Milliseconds without a confirmed latest map after which the managers count as leaderless. More than an election
+/// takes, and finding another manager to ask.
 pub const MANAGERS_SILENT_MS: u64 = 5_000;
 /// Milliseconds after which a placement group without an active view is not waited for: more than a failover takes.
 pub const UNSERVED_MS: u64 = 10_000;
@@ -374,7 +374,7 @@ pub const LOST_TRIES_MAX: u32 = 14;
 pub const WITHDRAWAL_MS: u64 = 4_000;
 /// Milliseconds without which a put is not begun once more.
 pub const LAST_TRY_MS: u64 = WITHDRAWAL_MS + 2_000;
-/// Times that a primary is told that a put is taken back before it is told so as an earlier release understands.
+/// Attempts to withdraw a put at its primary before the form of an earlier release is used.
 pub const WITHDRAWALS_MAX: u32 = 3;
 /// Milliseconds for which a proxy waits for a replica's write.
 pub const WRITE_PATIENCE_MS: u64 = 10_000;
@@ -394,8 +394,8 @@ pub const READ_PAUSES_CUT_MAX: u32 = 3;
 /// The time that a reader whose every replica has other bytes waits for a newer map, by which others may
 /// have them.
 pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
-/// The time that a proxy waits to hear what became of a bucket of which a primary has heard more: a
-/// deletion takes some maps.
+/// The time that a proxy waits for the map of a bucket that a primary has a later record of: a deletion takes some
+/// maps.
 pub const BUCKET_NEWS_MAX: Duration = Duration::from_secs(1);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
 pub const DOWN_FAILURES: u32 = 3;
@@ -405,7 +405,7 @@ pub const DOWN_MS: u64 = 2_000;
 pub const SHARE_SLACK_ROWS: usize = 16;
 /// Milliseconds between two times that a proxy tells every meta server which of its requests are finished.
 pub const SESSION_BEAT_MS: u64 = 500;
-/// Open requests that a proxy tells meta servers of at a beat, one by one; of those behind nothing is said.
+/// Open requests that a proxy lists in a beat to meta servers; it reports nothing about those after them.
 pub const OPEN_TOLD_MAX: usize = 16_384;
 /// Puts in doubt that a meta server tells one by one: the oldest.
 pub const DOUBTS_TOLD_MAX: usize = 64;

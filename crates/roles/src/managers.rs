@@ -52,13 +52,13 @@ pub trait Managers: Send + Sync + 'static {
         self.versions()
     }
 
-    /// Time since a manager said that its map is the latest, or told a later one.
+    /// Time since a manager confirmed that its map is the latest, or sent a later one.
     fn silent(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Something was said by a map of this version. If that does not come here within a moment, another manager is asked
-    /// for it.
+    /// Notes that a message referred to a map of this version. If that map does not arrive soon, another manager is
+    /// asked for it.
     fn told_of(&self, version: MapVersion);
 
     /// Has the managers agree on a command. The map that it made may come here later.
@@ -98,7 +98,7 @@ pub(crate) async fn down(managers: &dyn Managers, server: ServerId) {
     }
 }
 
-/// The reason why nobody knows what came of a command, or nothing did.
+/// The reason why a command had no effect, or an unknown one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotProposed {
     /// Ask again: no manager leads at present, or none is within reach.

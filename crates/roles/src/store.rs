@@ -118,7 +118,7 @@ impl Store {
         Self::open_on(Arc::new(disk), Some(lock), capacity_bytes, config, genesis)
     }
 
-    /// Opens the store on a disk of so many bytes that nobody else uses; its index lies in the directory.
+    /// Opens the store on an exclusive disk of so many bytes; its index is in the directory.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -178,7 +178,8 @@ pub enum MetaReply {
     /// To [`MetaCall::Kept`]; payload: a list of [`KeyReply`] of the first keys, at least of one, encoded. What is missing is
     /// to be asked for again.
     Kept,
-    /// To [`MetaCall::Positions`], as the gateway told last. To [`MetaCall::TellPositions`], with none: they were heard.
+    /// To [`MetaCall::Positions`], as the gateway reported last. To [`MetaCall::TellPositions`], with none: they were
+    /// received.
     Positions(Vec<Position>),
     /// To [`MetaCall::Space`]; payload: a [`SpaceStatus`](crate::progress::SpaceStatus), encoded.
     Space,
@@ -191,7 +192,7 @@ pub enum MetaReply {
 pub enum JournalReply {
     /// As its index shows it.
     Shows(JournalShown),
-    /// Another leads the PG, or it cannot be said now: ask again.
+    /// Another server leads the PG, or the answer is not known now: retry.
     NotNow,
 }
 
@@ -353,7 +354,8 @@ pub enum ManagerMessageIn {
     Server(ServerMessage),
     /// By a manager that does not lead: what this server said to it. It is not handed on again.
     HandedOn(ServerId, ServerMessage),
-    /// By the manager that leads, which does not hear this server itself: tell it this. It is not handed on again.
+    /// From the leading manager, which cannot reach this server directly: deliver this to it. It is not forwarded
+    /// again.
     HandedBack(ServerId, ManagerMessage),
     /// By a meta server, for all servers of its process; managers that do not lead hand it on, as a message of each, unless
     /// the one that leads hears it. Since [`PROTOCOL_BEATS`](crate::limits::PROTOCOL_BEATS) of the cluster.

@@ -414,8 +414,8 @@ impl<'a> Filling<'a> {
         Err(FillError::Full)
     }
 
-    /// Waits until volumes that were told to open have. The disk thread answers in the order in which it
-    /// was asked, also a caller that asks for a volume that does not exist.
+    /// Waits until all volumes ordered to open are open. The disk thread answers requests in order, also one for a
+    /// volume that does not exist.
     fn await_opens(&self) {
         let (lv, last) = (LvId(u32::MAX), Writes::default());
         let action = Action::RaiseFloor { lv, floor: OpId::default() };

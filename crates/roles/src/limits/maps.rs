@@ -4,16 +4,16 @@ use std::time::Duration;
 
 /// Milliseconds that a manager lets a question for a newer map wait.
 pub const MAP_WAIT_MS: u64 = 1_000;
-/// Milliseconds beyond that after which another manager is asked too. A server must hear of a view that
-/// begins because a machine is gone before its connections to that machine have broken.
+/// Milliseconds beyond that after which another manager is asked too. A server must learn of a view that replaces a
+/// failed machine before its own connections to that machine break.
 pub const MAP_LATE_MS: u64 = 500;
 /// Milliseconds beyond the wait after which a manager that has not answered is taken for gone: a map may be large.
 pub const MAP_ANSWER_MS: u64 = 6_000;
-/// Milliseconds that a map may take to come once somebody told of it; after that the next manager is asked.
+/// Milliseconds that an announced map may take to arrive; after that the next manager is queried.
 pub const MAP_TOLD_MS: u64 = 200;
 /// Bytes of records on a page of a map that is longer than a frame may be. The last record may exceed them.
 pub const MAP_PAGE_BYTES: usize = 512 * 1024;
-/// Pages that are in a manager's memory at once, on their way to servers. Who asks for more waits, and is told to come again.
+/// Most pages in a manager's memory on their way to servers. A request above that waits, and is then refused as busy.
 pub const MAP_PAGES_MAX: usize = 128;
 /// Milliseconds after a page, or a word that none can be had now, after which another manager is asked too.
 pub const MAP_PAGE_LATE_MS: u64 = 3_000;

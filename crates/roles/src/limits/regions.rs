@@ -17,9 +17,9 @@ pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 12;
 pub const REGION_QUIET_OPS: u64 = 1 << 10;
 /// Milliseconds after which the gateway sends the managers the list of regions again, if they did not take it.
 pub const REGION_KEEP_LIST_MS: u64 = 1_000;
-/// Milliseconds between two looks for news, while all that shows is no news to the asking region.
+/// Milliseconds between two checks for changes, while those that exist are not for the requesting region.
 pub const REGION_LOOKS_MS: u64 = 10;
-/// Most entries that are not told back to a region: those that it told last.
+/// Most entries remembered as received from a region, so that they are not sent back to it.
 pub const REGION_ECHOES_MAX: usize = 32_768;
 /// Milliseconds for which an answer waits for news.
 pub const REGION_NEWS_MS: u64 = 2_000;
@@ -94,7 +94,7 @@ pub const REGION_PARTIALS_MAX: usize = 64;
 pub const REGION_PARTIAL_ENDS_MAX: u8 = 3;
 /// Milliseconds after which an older version is begun with in place of a newer one of which nothing more has come.
 pub const REGION_PARTIAL_NEWER_MS: u64 = 30_000;
-/// Milliseconds after which parts are freed that nobody goes on with.
+/// Milliseconds after which the parts of an abandoned transfer are freed.
 pub const REGION_PARTIAL_MS: u64 = 600_000;
 /// Milliseconds for which a read of a key that is not here waits for its turn, and then for another region.
 pub const REGION_MISS_MS: u64 = 1_500;
@@ -142,13 +142,13 @@ pub const POSITIONS_PAUSE_MS: u64 = 10;
 pub const POSITIONS_IDLE_MS: u64 = 1_000;
 /// Milliseconds between two looks for settings that a command asked for.
 pub const REGION_SETTINGS_MS: u64 = 1_000;
-/// Milliseconds after which a server is told again that did not hear.
+/// Milliseconds after which a report that a server did not get is repeated.
 pub const POSITIONS_RETRY_MS: u64 = 500;
 /// Milliseconds between two reports to another region of how far this one is.
 pub const REGION_REPORT_PAUSE_MS: u64 = 20;
 /// Milliseconds for which a region of a release that knows no reports is sent none.
 pub const REGION_REPORT_UNKNOWN_MS: u64 = 60_000;
-/// Milliseconds after which a client that asks for a version is not told where it is.
+/// Milliseconds after which a client's query for a version's replication is answered without it.
 pub const REPLICATION_MS: u64 = 500;
 /// Milliseconds for which a proxy takes positions of other regions for those of now, for a version that all of them have.
 pub const POSITIONS_PASSED_MS: u64 = 10_000;
@@ -231,9 +231,9 @@ pub const GATEWAY_CLIENTS_MS: u64 = 200;
 pub const REGION_CLOSE_MS: u64 = 5_000;
 /// Milliseconds for which a bucket stays closed for another region that does not end its deletion.
 pub const REGION_CLOSED_MS: u64 = 30_000;
-/// Milliseconds for which entries of a bucket that was deleted may still be told, as they were asked for before.
+/// Milliseconds for which entries of a deleted bucket may still be sent, as they were requested before.
 pub const REGION_DELETED_MS: u64 = 60_000;
-/// Milliseconds after which a region that did not tell its buckets is asked for them again.
+/// Milliseconds after which an unanswered request for a region's buckets is repeated.
 pub const REGION_NAMES_AGAIN_MS: u64 = 500;
 /// Milliseconds for which a proxy waits until the gateway has deleted a bucket in all regions.
 pub const REGION_DELETION_MS: u64 = 20_000;

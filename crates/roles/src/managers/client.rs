@@ -46,7 +46,7 @@ use crate::limits::{
 use crate::planted::{Bug, has};
 use crate::wire::{Beat, ManagerCall, ManagerMessageIn, ManagerReply};
 
-/// See the module's head. Dropped, it asks no more.
+/// See the module's head. Dropping it ends its requests.
 pub struct ManagersClient {
     known: Arc<Known>,
     following: JoinHandle<()>,
@@ -54,25 +54,25 @@ pub struct ManagersClient {
     colocated: Option<Arc<Colocated>>,
 }
 
-/// The knowledge of the managers.
+/// The client's state.
 struct Known {
     contacts: Arc<Contacts>,
     held: RwLock<Held>,
     version: Versions,
     map_store: Option<Arc<MapStore>>,
-    /// The last map that was told, if it lacks something of the one that is kept.
+    /// The last map received, if it lacks something of the stored one.
     older: watch::Sender<Option<OlderMap>>,
-    /// Since when nothing else was told, and if that was logged.
+    /// The time since when only such maps arrived, and true once that was logged.
     older_since: Mutex<Option<(Instant, bool)>>,
-    /// The latest that somebody told of.
+    /// The latest version that a message referred to.
     told: watch::Sender<MapVersion>,
-    /// The manager that led when last it mattered.
+    /// The last known leader.
     leader: Mutex<Option<ServerId>>,
-    /// Messages said so far.
+    /// Messages sent so far.
     said: AtomicUsize,
-    /// Beats that were sent. All managers are to hear them in turn, whatever is said beside them.
+    /// Beats sent so far. It chooses the manager of the next one, independently of other messages.
     beats: AtomicUsize,
-    /// The last time that a manager told a later map, or that there is none.
+    /// The last time that a manager sent a later map, or confirmed that there is none.
     heard: Mutex<Instant>,
 }
 
@@ -84,7 +84,7 @@ impl Drop for ManagersClient {
 }
 
 impl ManagersClient {
-    /// Begins to follow the managers; the map is empty until one answers.
+    /// Begins to follow the managers; the map is empty until one responds.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -178,8 +178,8 @@ impl ManagersClient {
         self.known.contacts.places(&self.map())
     }
 
-    /// The last map that managers told, if it lacks something of the one that this server keeps, and so is not shown. One that a
-    /// server is told while it runs is of managers of an older copy; at a start a manager may be behind for a moment.
+    /// The last map from managers, if it lacks something that the stored map has, and so is not published. While a
+    /// server runs such a map comes from managers of an older copy; at a start a manager may be behind for a moment.
     #[must_use]
     pub fn older(&self) -> watch::Receiver<Option<OlderMap>> {
         self.known.older.subscribe()
@@ -241,9 +241,8 @@ impl Managers for ManagersClient {
         self.known.propose(ManagerCall::Propose(command)).boxed()
     }
 
-    /// To the manager that leads as far as is known, and to others in turn, which hand it on. A leader that
-    /// has lost its power keeps its connections for seconds, in which this server would be taken for
-    /// silent.
+    /// Sends to the presumed leader, and to others in turn, which forward it. A leader that has lost power keeps its
+    /// connections for seconds, in which this server would count as silent.
     fn say(&self, message: ServerMessage) {
         let turn = self.known.said.fetch_add(1, Ordering::Relaxed);
         self.tell(&ManagerMessageIn::Server(message), turn);
@@ -272,7 +271,7 @@ impl Managers for ManagersClient {
 }
 
 impl ManagersClient {
-    /// Tells the manager that leads as far as is known, and others by turns.
+    /// Sends to the presumed leader, and to others in turn.
     fn tell(&self, message: &ManagerMessageIn, turn: usize) {
         let map = self.map();
         let mut others = self.known.contacts.all(&map);
@@ -340,7 +339,7 @@ impl Known {
         true
     }
 
-    /// A manager says that there is no later map than the one of this version.
+    /// Notes that a manager has no later map than the one of this version.
     fn heard_nothing(&self, known: MapVersion) {
         // Held on to: no other map is shown meanwhile.
         let shown = self.held.read();
@@ -349,7 +348,7 @@ impl Known {
         }
     }
 
-    /// Returns when a map later than this one was told of, and could have come since.
+    /// Returns once a later map has been announced, and has had time to arrive.
     async fn overdue(&self, known: MapVersion) {
         if self.told.subscribe().wait_for(|told| *told > known).await.is_err() {
             return pending().await;
@@ -372,7 +371,7 @@ impl Known {
         }
     }
 
-    /// Asks each manager once, whom another names first; `None` if none of them leads.
+    /// Asks each manager once, first the leader that another names; `None` if none of them leads.
     async fn ask_all(
         &self,
         call: &ManagerCall,
@@ -424,7 +423,7 @@ struct MapQuery {
     progress: Arc<Progress>,
 }
 
-/// Whom to ask next for a newer map.
+/// Chooses the manager to ask next for a newer map.
 struct MapSources {
     avoided: BTreeMap<ServerId, Instant>,
     turn: usize,
@@ -440,7 +439,7 @@ impl MapSources {
         Self { avoided: BTreeMap::new(), turn: 0, failures: 0, pause, is_answered: false }
     }
 
-    /// The manager to ask; `None` if all are being asked.
+    /// The manager to query next; `None` if requests to all are under way.
     fn next(&mut self, all: &[ServerId], asked: &BTreeSet<ServerId>) -> Option<ServerId> {
         let now = Instant::now();
         self.avoided.retain(|_, until| *until > now);
@@ -455,7 +454,7 @@ impl MapSources {
         self.turn = self.turn.wrapping_add(1);
     }
 
-    /// One that has news is asked again, and else another.
+    /// A manager with a newer map is queried again, else another one.
     fn answered(&mut self, has_news: bool) {
         if self.pause > Duration::from_millis(MANAGERS_PAUSE_MS_MIN) {
             tracing::info!("a manager responded");
@@ -487,7 +486,7 @@ impl MapSources {
     }
 }
 
-/// Asks one manager after the other for newer maps; one that is late goes on being asked, and another beside it.
+/// Asks one manager after the other for newer maps. While one is late, another is asked as well.
 async fn follow(known: Arc<Known>) {
     let mut turns = MapSources::new();
     let mut asking = FuturesUnordered::new();

@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use crate::peers::Peers;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
-/// All managers that are known. What one was told at the start stays of use: a map may be from before a manager
-/// moved, and nobody but the managers can tell.
+/// All known managers. The configured addresses stay of use: a map may be from before a manager moved.
 #[derive(Debug)]
 pub struct Contacts {
     endpoint: Arc<Endpoint>,

@@ -51,7 +51,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of one that is asked now. A manager that works has answered before it is late, if only that it knows no newer map.
+    /// For a request to a manager that is not late yet. A working manager answers in time, if only that it has no newer
+    /// map.
     pub(super) fn begin() -> Self {
         let late_at = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
         Self { late_at: Mutex::new(late_at), has_pages: AtomicBool::new(false) }

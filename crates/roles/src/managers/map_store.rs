@@ -36,7 +36,7 @@ pub const MAP_FILE: &str = "cluster-map";
 /// That of the release before, which kept marks alone.
 const MARK_FILE: &str = "map-mark";
 
-/// Managers tell a map that lacks what was heard of before.
+/// The managers' map lacks changes that this server has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the managers' map is of version {told} and lacks what this server has heard of in version {kept}: put back the managers' latest \

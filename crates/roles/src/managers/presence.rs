@@ -44,7 +44,7 @@ impl Drop for Presence {
     }
 }
 
-/// A server's place among those of its process. Dropped, nobody speaks for it any more.
+/// A server's entry among those of its process. When it is dropped, no heartbeats are sent for the server any more.
 struct Place {
     server: ServerId,
     colocated: Option<Arc<Colocated>>,

@@ -28,7 +28,7 @@ pub(super) enum Answer {
     Waiting(Vec<String>),
     /// There is no cluster, and the one that may found it has this list.
     OtherList(Vec<String>),
-    /// A member that lets nobody in itself: ask there.
+    /// The address of a member that admits machines, if this one does not.
     Elsewhere(Vec<String>),
     /// Ask again; why, for people.
     NotNow(String),

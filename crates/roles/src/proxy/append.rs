@@ -89,7 +89,7 @@ impl<R: RoleAccess> Proxy<R> {
         }
     }
 
-    /// Makes a client's append here. Another region's client has asked the home, or none is asked.
+    /// Makes a client's append here: this region is the bucket's home, or the bucket needs none.
     ///
     /// # Errors
     /// [`ObjectError`]; [`ObjectError::SlowDown`] if another region decides about it by now.

@@ -203,7 +203,7 @@ impl<R> Proxy<R> {
         &self.alarms
     }
 
-    /// From now on asks for what is not here, as long as somebody else has what it asks.
+    /// From now on asks other regions for missing keys, as long as the given interface exists.
     ///
     /// # Panics
     /// If it was told once already.
@@ -262,7 +262,7 @@ impl<R: RoleAccess> Proxy<R> {
     /// A primary says that the bucket is gone, or going. Returns when it may be asked again.
     ///
     /// # Errors
-    /// At the deadline: nobody knows then which bucket has the name.
+    /// At the deadline, while the bucket of that name is still unknown.
     async fn await_news(
         &self,
         name: &BucketName,

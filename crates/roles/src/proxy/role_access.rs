@@ -96,8 +96,9 @@ pub trait RoleAccess: Send + Sync + 'static {
     /// Looks at a bucket's record, also of one that is being found empty; `None` if there is none.
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T>;
 
-    /// A primary says that a bucket, as it was known here, is gone or going. Waits a little for that to be known here too:
-    /// that the bucket is live again, or its name another's or nobody's. It may also be the primary that hears late.
+    /// Called when a primary reports that a bucket, as known here, is deleted or being deleted. Waits a little for a
+    /// map that shows it: the bucket is live again, or its name is another's or free. It may also be the primary whose
+    /// map is behind.
     fn bucket_news(&self, name: &BucketName, known: KnownBucket)
     -> impl Future<Output = ()> + Send;
 

@@ -42,7 +42,7 @@ pub struct MadeRecovery {
 /// Data that is out of reach without the servers that are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// Meta servers are lost, as many as acknowledge puts: these may have been in views that nobody else heard of.
+    /// Meta servers are lost, as many as acknowledge puts: these may have been in views that are unknown to all others.
     pub metas: Option<(usize, usize)>,
     /// Data servers are lost, as many as a put waits for at least: objects may have had copies on these alone.
     pub datas: Option<(usize, usize)>,

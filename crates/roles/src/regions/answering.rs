@@ -195,7 +195,7 @@ async fn whole<T: Send + 'static>(
     }
 }
 
-/// Moves an ask's tokens over outcomes that were looked at and are no news.
+/// Moves a request's tokens past outcomes that have been examined and hold no changes for the region.
 fn skip_looked_at(ask: &mut IdsQuery, told: &IdsReply) {
     let passed: BTreeMap<PgId, Token> =
         told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();

@@ -158,8 +158,8 @@ impl Homes {
     }
 }
 
-/// Takes what another region knows of a bucket's home, if that is later. If it is that this region was given the home, and does not
-/// know that, it asks for it.
+/// Takes another region's record of a bucket's home, if it is later. If that record makes this region the home, and
+/// this region does not know that, it requests the home.
 pub(super) async fn hear_home<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,

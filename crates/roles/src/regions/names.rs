@@ -45,7 +45,7 @@ pub(super) struct BucketIds {
     former: Mutex<BTreeMap<BucketId, Instant>>,
     /// Buckets that are not here any more, and since when that is so.
     gone: Mutex<BTreeMap<BucketId, Instant>>,
-    /// Regions that told of a bucket too early: they are asked for their buckets again.
+    /// Regions that announced a bucket too early: their buckets are requested again.
     missed: Mutex<BTreeSet<RegionId>>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct AskedAt(u64);
 pub(super) struct Translated<T> {
     /// Those of buckets here, by which they are named now.
     pub(super) named: Vec<(T, Id)>,
-    /// Those whose bucket is not known here, or may be shared soon, as they were told. They are to be told again.
+    /// Entries whose bucket is not known here, or may be shared soon. They are to be sent again.
     pub(super) unnamed: Vec<(T, Id)>,
 }
 

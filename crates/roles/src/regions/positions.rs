@@ -30,7 +30,7 @@ struct Telling {
     pgs: Vec<(PgId, View)>,
 }
 
-/// The PGs of which primaries are to be told, and the servers that are being told.
+/// The PGs whose primaries need a report, and the servers with a report under way.
 #[derive(Default)]
 struct ToTell {
     pgs: BTreeSet<PgId>,
@@ -55,7 +55,7 @@ impl ToTell {
         }
     }
 
-    /// Takes what is to be told to servers that are not being told.
+    /// Takes the reports that are due, for servers without a report under way.
     fn take(&mut self, led_by: impl Fn(PgId) -> Option<(ServerId, View)>) -> Vec<Telling> {
         let mut by_server: BTreeMap<ServerId, Vec<(PgId, View)>> = BTreeMap::new();
         for pg in &self.pgs {

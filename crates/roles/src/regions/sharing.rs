@@ -106,8 +106,8 @@ type Positions = BTreeMap<(PgId, RegionId), OpSeq>;
 #[derive(Default)]
 struct Sharings {
     renewals: BTreeMap<BucketId, Renewal>,
-    /// Buckets, under the epochs in which other regions were asked: when they were asked last, and true once nothing counts any more that
-    /// was told before.
+    /// Buckets, with the epochs in which other regions were asked: the time of the last request, and true once earlier
+    /// reports are void.
     asked: BTreeMap<(BucketId, Epoch), (Instant, bool)>,
 }
 

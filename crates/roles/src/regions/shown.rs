@@ -95,8 +95,8 @@ impl Buckets {
         &self.sharing
     }
 
-    /// Returns true if what other regions tell of a bucket of that name has to wait. They are being asked
-    /// whether they have one, or this region's is being deleted, and theirs may be made here then.
+    /// Returns true if other regions' changes to a bucket of that name have to wait. The regions are being asked if
+    /// they have one, or this region's is being deleted, and theirs may be created here then.
     pub(super) fn waits(&self, id: BucketId) -> bool {
         let is_opening = |it: &BucketRecord| it.id == id && it.sharing == Sharing::Opening;
         self.local.contains(&id)
@@ -108,7 +108,7 @@ impl Buckets {
         self.all.keys().copied().filter(|id| !self.local.contains(id))
     }
 
-    /// Returns true if there is nothing to tell to a region that was told those.
+    /// Returns true if a region that has those needs no update.
     pub(super) fn tells_the_same(&self, other: &Self) -> bool {
         (&self.live, &self.epochs) == (&other.live, &other.epochs)
     }

@@ -12,8 +12,8 @@ pub struct Beat {
     pub sent_ms: u64,
     /// The groups that it leads, each with its view.
     pub led: Vec<(PgId, View)>,
-    /// The manager that granted the leases that the beat before asked for. One that follows this manager does not hand
-    /// the beat on: the leader hears it itself.
+    /// The manager that granted the leases requested by the previous beat. A follower of this manager does not forward
+    /// the beat: the leader gets it directly.
     pub heard_by: Option<ServerId>,
     /// Other servers at the same address, each with its run.
     pub beside: Vec<(ServerId, BootId)>,

@@ -280,8 +280,7 @@ fn places_in_file(free_bytes: u64, pv_bytes: u64, pg_count: u32) -> u64 {
     free_bytes / pv_bytes + u64::from(pg_count) * LVS_PER_PG_MIN
 }
 
-/// Has the managers agree on a command. What was done after all, though nobody knows, shows in the map at the
-/// next start.
+/// Has the managers commit a command. If it took effect without a confirmation, the map shows that at the next start.
 async fn agreed(managers: &dyn Managers, command: Command) -> Result<Outcome, DataNodeError> {
     let applied = managers.propose(command).await.map_err(DataNodeError::NotAgreed)?;
     applied.map_err(DataNodeError::Refused)

@@ -279,8 +279,9 @@ async fn answer_page(
     }
 }
 
-/// Answers with the way to a newer map, as soon as there is one (a long poll). Connections bound how many wait. A manager
-/// that knows of no leader cannot say that its map is the latest: it answers busy, and the asker asks another.
+/// Responds with the changes to a newer map, as soon as there is one (a long poll). The limit of connections bounds the
+/// waiting requests. A manager without a leader cannot confirm that its map is the latest: it responds busy, and the
+/// server asks another.
 fn answer_map(
     (mut maps, led): (Maps, Arc<LedAt>),
     asker: Subject,

@@ -300,8 +300,8 @@ impl<A> Member<A> {
         Ok(())
     }
 
-    /// Takes the beat of a meta server as a message of each server for which it speaks. What the leader hears itself needs no
-    /// other way to it.
+    /// Takes the beat of a meta server as a message of each server that it covers. A beat that the leader gets directly
+    /// is not forwarded to it.
     pub(super) fn beat(
         &mut self,
         from: ServerId,

@@ -76,7 +76,7 @@ impl Releases {
         others.find(|voter| speaks(voter) < version).copied()
     }
 
-    /// A voter that may not know a command: it speaks an older version, or has not spoken yet.
+    /// A voter that may not support a command: its version is older, or not known yet.
     pub(super) fn held_up_by(
         &mut self,
         me: ServerId,

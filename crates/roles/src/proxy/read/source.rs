@@ -13,7 +13,7 @@ use crate::data::ReadFailure;
 use crate::limits::MOVES_FOLLOWED_MAX;
 use crate::proxy::role_access::RoleAccess;
 
-/// The row that names a chunk. A read asks it again where the chunk lies, as chunks move.
+/// The row that names a chunk. A read looks up the chunk's place in it again, as chunks move.
 pub(super) enum Named {
     /// The version that is read.
     ByVersion,

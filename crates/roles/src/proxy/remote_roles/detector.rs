@@ -79,8 +79,8 @@ impl Detectors {
         self.servers.entry(server).or_default().failed(now);
     }
 
-    /// Another answered that was asked later, and this one is not waited for any more. If it has answered nobody
-    /// meanwhile it hangs; else it is slow.
+    /// Another server that was asked later has answered, and this one is not waited for any more. If it has answered no
+    /// request meanwhile it hangs; else it is slow.
     pub(super) fn outrun(&mut self, asked: &PendingRead, now: Instant) {
         let detector = self.servers.entry(asked.server).or_default();
         if detector.answers == asked.answers {

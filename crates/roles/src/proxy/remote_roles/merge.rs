@@ -22,7 +22,7 @@ pub(super) struct Source {
     rows: VecDeque<(Vec<u8>, Vec<u8>)>,
     /// Where to go on when the rows are used up; `None` if there is no more.
     at: Option<Vec<u8>>,
-    /// It gave fewer rows than it was asked for, and goes on there.
+    /// It returned fewer rows than requested, and continues at this key.
     is_short: bool,
 }
 
@@ -92,7 +92,7 @@ impl Merge {
         }));
     }
 
-    /// A source that was asked for so many rows said what it has, and where it goes on.
+    /// Takes a source's response to a request for so many rows: its rows, and the key at which it continues.
     pub(super) fn fill(
         &mut self,
         source: usize,

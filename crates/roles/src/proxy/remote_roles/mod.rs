@@ -190,8 +190,7 @@ impl RemoteRoles {
         self.replicas.reads.counts()
     }
 
-    /// Frees a stream's chunks, through the primary that leads their PG by then: nobody else knows of them
-    /// before the session ends.
+    /// Frees a stream's chunks, through the current primary of their PG: without that they stay until the session ends.
     fn drop_stream(&self, pg: PgId, call: Call) {
         let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
         let primaries = self.primaries.clone();

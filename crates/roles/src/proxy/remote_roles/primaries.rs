@@ -38,7 +38,7 @@ pub(super) struct PrimaryReply {
     pub(super) at: Primary,
     pub(super) reply: MetaReply,
     pub(super) payload: Bytes,
-    /// True if it was asked before and may have done then what it was asked.
+    /// True if the call was sent before and may have taken effect then.
     pub(super) is_repeat: bool,
 }
 

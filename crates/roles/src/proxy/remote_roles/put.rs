@@ -280,8 +280,8 @@ async fn carry(
     })
 }
 
-/// Waits until METAX of the grant is persisted: `None`; or what else becomes of the request. A new primary is asked
-/// again for the put, and knows it or makes it anew.
+/// Waits until METAX of the grant is persisted: `None`; or another outcome of the request. The put is sent again to a
+/// new primary, which has it or makes it anew.
 async fn persisted(
     calling: &mut Calling<'_>,
     pg: PgId,

@@ -88,7 +88,7 @@ pub(super) struct Holder<'a> {
 }
 
 impl<'a> Holder<'a> {
-    /// The one to ask next; `None` if all were asked.
+    /// The next holder to read from; `None` if all were tried.
     pub(super) fn next(
         of: &'a Replicas,
         reading: &mut Reading,
