@@ -117,7 +117,7 @@ pub const MISSING_PAUSE: Duration = Duration::from_millis(50);
 pub const REPACK_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// The longest of these.
 pub const REPACK_BACKOFF_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Pause after the backend said that it is asked too much; doubles up to [`THROTTLED_PAUSE_MAX`].
+/// Pause after the backend throttled a request; doubles up to [`THROTTLED_PAUSE_MAX`].
 pub const THROTTLED_PAUSE: Duration = Duration::from_millis(100);
 /// Longest of these pauses.
 pub const THROTTLED_PAUSE_MAX: Duration = Duration::from_secs(10);

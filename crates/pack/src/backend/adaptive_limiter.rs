@@ -42,7 +42,7 @@ pub(super) enum Verdict {
 pub(super) enum Answer {
     /// It had the time for it.
     Good,
-    /// It is asked too much; perhaps it said for how long to leave it alone.
+    /// The backend throttled the request, and may have named a pause.
     Throttled(Option<Duration>),
     /// None in time: too many requests share the way there, or it is asked too much.
     Late,

@@ -232,7 +232,7 @@ impl Committer {
         Ok(true)
     }
 
-    /// The time at which there is something to do though nobody asks.
+    /// The time of the next work that no request triggers.
     fn due(&self) -> Option<Instant> {
         let since = self.parts.spool.open().and_then(|open| open.since);
         let seal = since.map(|since| since + self.limits.flush_timeout);

@@ -33,7 +33,8 @@ pub(crate) enum Request {
     },
     /// All rows of one state, for a backup.
     Snapshot { reply: oneshot::Sender<Snapshot> },
-    /// If nobody has, or is about to have, what lies within an object of its own: the last blob with any change.
+    /// For bodies that were not stored in an object of their own, and are not about to be: the last blob with any
+    /// change.
     UnwantedSince { own: StandaloneId, reply: oneshot::Sender<Option<u64>> },
     /// To close the open blob; answered with the number of the last one.
     Seal { reply: oneshot::Sender<u64> },

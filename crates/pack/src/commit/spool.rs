@@ -370,8 +370,7 @@ impl Spool {
         self.state.lock().blobs.range(..seq).map(|(seq, _)| *seq).collect()
     }
 
-    /// The oldest blob is in the backend and the index knows it: its file goes. A reader of the
-    /// file goes on.
+    /// The oldest blob is in the backend and in the index: its file is removed. Readers of the open file continue.
     pub(crate) fn remove(&self, seq: u64) -> Result<(), DiskError> {
         let gone = {
             let mut state = self.state.lock();

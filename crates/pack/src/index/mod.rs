@@ -54,7 +54,7 @@ pub(crate) struct Index {
 pub(crate) enum EndedBundles {
     /// Kept until the bundle is removed: this worker removes it, and tells others its name until then.
     Kept,
-    /// None: another worker removes it, and tells nobody when.
+    /// None: another worker removes it at a time that is not announced.
     Forgotten,
 }
 

@@ -64,7 +64,7 @@ impl Packer {
         self.shared.owner.admit().await
     }
 
-    /// A client asked for what it would have had to ask the backend for itself.
+    /// Counts a client's request that would have been one to the backend without packing.
     pub(crate) fn direct(&self, class: RequestClass) {
         self.counters().direct.count(class, 1);
     }

@@ -54,8 +54,7 @@ impl Horizon {
         Ok(horizon)
     }
 
-    /// Returns true if all that `worker` inherited is written down. If it is not, nobody knows yet
-    /// what that is.
+    /// Returns true if all that `worker` inherited is recorded. Otherwise it is not known yet what that is.
     pub(crate) fn is_of(&self, worker: WorkerId) -> bool {
         worker == worker.first() || self.0.contains_key(&worker)
     }

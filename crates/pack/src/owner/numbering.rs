@@ -109,8 +109,7 @@ pub(crate) struct Numbering {
     uptime: Uptime,
 }
 
-/// The progress of taking a number. A caller that goes on after a failure, or after being dropped,
-/// goes on here.
+/// The progress of taking a number. A caller that retries after a failure, or after being dropped, resumes here.
 #[derive(Default)]
 struct Taking {
     /// The last number that was asked for.
@@ -177,7 +176,7 @@ impl Numbering {
     /// first, if it has none.
     ///
     /// # Errors
-    /// [`PackError::is_superseded`], or why nobody knows.
+    /// [`PackError::is_superseded`], or the reason why that cannot be found out.
     pub(crate) async fn check(
         &self,
         knows: Knows<'_>,
@@ -207,7 +206,7 @@ impl Numbering {
     /// been removed since.
     ///
     /// # Errors
-    /// [`PackError`], if nobody knows.
+    /// [`PackError`], if that cannot be found out.
     pub(crate) async fn known_before(&self) -> Result<u64, PackError> {
         match read_record(&self.backend, self.worker, numbered(&*self.disk)?).await? {
             Some(Record::From(first)) => Ok(first),

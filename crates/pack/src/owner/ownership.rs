@@ -124,7 +124,7 @@ impl Ownership {
         self.ask_by(NumberingEvidence::Backend).await
     }
 
-    /// As [`Ownership::ask`], on behalf of what is begun now, and counts only once that was asked again.
+    /// As [`Ownership::ask`], but for work that begins now: only a check that starts after this call counts.
     ///
     /// # Errors
     /// As for [`Ownership::ask`].

@@ -274,8 +274,8 @@ impl Others {
 /// The outcome of a look for what is in the bucket.
 enum Caught {
     Up,
-    /// This blob lacks what was heard of it: the process that told that has been superseded, and
-    /// what it told is true no more.
+    /// This blob lacks changes that were announced for it: the process that announced them has been superseded, and
+    /// they are void.
     Ghosts(BlobId),
     /// A later process of the worker, or its heir, may yet judge a blob void.
     Undecided,
@@ -359,9 +359,9 @@ async fn take_blob(
     .await?
 }
 
-/// Returns true if a footer has what was heard of its blob: the first and the last entry of that,
-/// and if all was heard, no more. Each has its number and its clock, which no two processes give
-/// alike; rows of earlier builds lack the first clock.
+/// Returns true if a footer has the received changes of its blob: their first and last entry, and if all were received,
+/// no more. Each has its number and its clock, which no two processes give alike; rows of earlier builds lack the first
+/// clock.
 fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
     let heard = known.index().blob_content(blob)?;
     let Some(heard) = heard else {

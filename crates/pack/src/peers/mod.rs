@@ -235,8 +235,8 @@ impl Others {
         first.map_or(Ok(()), Err)
     }
 
-    /// Looks whether what the bucket says of this worker is what it told. A request of an earlier run may have come late,
-    /// and taken the place of what this one told.
+    /// Checks if this worker's status in the bucket is the one that it wrote last. A late request of an earlier run may
+    /// have overwritten it.
     async fn stand_by_own(&self, told: Option<&Announcement>) -> Result<(), PackError> {
         match told {
             Some(told) if told.worker > self.me.worker => {

@@ -34,7 +34,7 @@ pub struct Extracted {
 
 /// The last state of each key that the blob knows of.
 type Keys = BTreeMap<(BucketId, ObjectKey), (OpId, Content)>;
-/// Where each part lies that it knows of.
+/// The places of the parts that it names.
 type Parts = BTreeMap<(UploadId, u16), Place>;
 
 impl BlobFile {

@@ -208,8 +208,8 @@ impl Drain<'_> {
         is_needed.then(|| Relocate::Removal(Box::new(Change::BucketGone { bucket, upto })))
     }
 
-    /// The run of retired blobs around some that this blob tells of; those of one run are told once, for the backups
-    /// for which all of them are.
+    /// The run of retired blobs around some that this blob names; those of one run are re-logged once, for the backups
+    /// that need all of them.
     fn merge(&self, retired: Retirement, runs: &mut Retirements) {
         let Retirement { run, backups } = retired;
         let around = self.around(BlobId { worker: run.worker, seq: run.first }, run.last);
@@ -254,7 +254,8 @@ impl Drain<'_> {
         Ok(is_retired)
     }
 
-    /// Has each told. A version that was replaced meanwhile is looked at again: that its upload ended is still to be told.
+    /// Re-logs each. A version that was replaced meanwhile is examined again: the end of its upload must still be
+    /// re-logged.
     async fn tell(
         &self,
         mut peer_clock: Vec<(Entry, RelocationRecord)>,

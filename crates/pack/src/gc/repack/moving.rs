@@ -55,7 +55,7 @@ impl Mover<'_> {
         Ok(self.repacker.index.holders(self.container, 0, 1)?.is_empty())
     }
 
-    /// Moves what lies within, in the order in which it lies there.
+    /// Moves the bodies in the order in which they are stored.
     async fn move_bodies(&mut self) -> Result<(), PackError> {
         let mut offset = 0;
         loop {

@@ -319,8 +319,8 @@ impl Caller {
     }
 }
 
-/// Asks until the deadline; again and again if there is too much to do. At the deadline the other worker hears that nobody waits
-/// any more, and its places are free: a call that only ends here would keep them.
+/// Asks until the deadline; again and again if there is too much to do. At the deadline the call is cancelled at the
+/// other worker, which frees its slots: a call that only ends here would keep them.
 async fn call(
     lane: &Lane,
     ask: &FeedRequest,

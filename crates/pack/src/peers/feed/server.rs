@@ -216,8 +216,7 @@ impl FeedSource {
         }
     }
 
-    /// Tells the changes that there are now; `None` if another process told what the caller has
-    /// heard.
+    /// Returns the changes that there are now; `None` if the caller's position is from another process.
     fn tell(&self, asked: &FeedPosition) -> Result<Option<(FeedReply, Vec<u8>)>, PackError> {
         let FeedPosition { blob, from, .. } = *asked;
         if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {

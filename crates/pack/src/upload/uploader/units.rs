@@ -61,7 +61,7 @@ impl WholeUploadBackoff {
 pub(super) struct Progress {
     /// One request is not tried again.
     in_parts: bool,
-    /// All went out, and nobody knows yet whether it is there.
+    /// All bytes were sent, and the backend has not confirmed the object.
     all_went: bool,
     /// Requests that were made, and failed with hardly anything gone out.
     early: u32,
