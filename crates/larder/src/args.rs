@@ -73,7 +73,7 @@ pub(crate) enum Command {
     /// The first line says what is wrong, and what to do. Run it as the user of the single node, or as root. In a cluster it
     /// asks the managers, with the identity of a server on this machine. Exits with 0 if all is well: in a cluster, if every
     /// server answers and every placement group and volume has all its copies. Exits with 1 if not, or if no server runs.
-    /// With --breakdown it exits with 0 if every server told its counts, and with 1 if the sums lack some.
+    /// With --breakdown it exits with 0 if every server reported its counts, and with 1 if the sums lack some.
     #[command(after_help = exit::HELP)]
     Status(StatusArgs),
     /// Move all data off a meta or data server, before you remove it.
@@ -364,7 +364,7 @@ pub(crate) struct PackServeArgs {
     /// 0.0.0.0.
     #[arg(long, value_name = "HOST:PORT", requires = "peer_listen")]
     pub(crate) peer_advertise: Option<String>,
-    /// Time from one look in the backend for changes of other workers to the next, in seconds.
+    /// Interval of polling the backend for changes of other workers, in seconds.
     #[arg(long, value_name = "N", default_value_t = 10, requires = "worker")]
     pub(crate) look_s: u64,
     /// Time that an object stays after another worker has replaced or deleted it, in seconds. A worker that could not look
@@ -503,7 +503,7 @@ pub(crate) struct FillArgs {
     /// Seed of the keys, and so of the contents.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Configuration file of the server, if its data lies on a block device.
+    /// Configuration file of the server, if its data is on a block device.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -512,7 +512,7 @@ pub(crate) struct FillArgs {
 pub(crate) struct InspectArgs {
     /// Directory of the store or server; no process may be running on it.
     pub(crate) dir: PathBuf,
-    /// Configuration file of the server, if its data lies on a block device.
+    /// Configuration file of the server, if its data is on a block device.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Skip reading every object's data: check a store's metadata and space only.

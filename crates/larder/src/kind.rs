@@ -83,7 +83,7 @@ pub(crate) enum KindError {
          that user (systemctl start larder, or runuser -u '#{owner}' -- larder …)"
     )]
     OfUser { dir: String, owner: u32 },
-    #[error("{path} is empty: delete it, and the other files tell the kind of the directory")]
+    #[error("{path} is empty: delete it, and the other files show the kind of the directory")]
     Empty { path: String },
     #[error(
         "{path} cannot be read: {reason}; use the release that wrote it, or restore it from a backup"

@@ -20,7 +20,7 @@ pub enum LinkError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// Raise an alarm: the other region sent what no region sends, and nothing of it is used.
-    #[error("the other region says what none says: {0}")]
+    #[error("the other region sent an invalid response: {0}")]
     Unsound(String),
     /// Correct the command.
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub enum Refused {
     )]
     Removed,
     /// The two releases have no protocol in common.
-    #[error("{0} speaks no protocol that this release knows: use one release everywhere")]
+    #[error("{0} supports no protocol version of this release: use one release everywhere")]
     Release(Address),
     /// It may not join.
     #[error(transparent)]
@@ -131,7 +131,7 @@ pub enum Usage {
     #[error("there are {REGIONS_MAX} regions, more are not possible: remove one first")]
     Full,
     /// There are as many tokens as may be.
-    #[error("there are {TOKENS_MAX} tokens that nobody used: wait until one of them expires")]
+    #[error("there are {TOKENS_MAX} unused tokens: wait until one of them expires")]
     TooManyTokens,
     /// No number is left.
     #[error("no number for another region is left")]

@@ -331,13 +331,13 @@ pub enum Declined {
     #[error("it does not serve yet")]
     NotReady,
     /// The request is one that no region sends.
-    #[error("no region asks that: {0}")]
+    #[error("a region sent an invalid request: {0}")]
     Unsound(String),
     /// The asking store is no region that this one knows.
-    #[error("who asks is not known")]
+    #[error("the requesting server is not known")]
     Stranger,
     /// The asking region was removed.
-    #[error("who asks was removed")]
+    #[error("the requesting server was removed")]
     Removed,
     /// The asking store may not join.
     #[error("{0}")]

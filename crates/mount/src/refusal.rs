@@ -55,7 +55,7 @@ pub enum Refusal {
     #[error("too many files are open")]
     TooManyOpen,
     /// `ENOMEM`.
-    #[error("the kernel knows too many files")]
+    #[error("the kernel references too many files")]
     TooManyNodes,
     /// `ENOTSUP`.
     #[error("this store does not do it")]

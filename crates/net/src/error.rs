@@ -218,7 +218,7 @@ pub enum SendError {
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     /// Try again: nobody answers there, or not in time.
-    #[error("nobody answers: {0}")]
+    #[error("no server answers: {0}")]
     Unreachable(String),
     /// Give both ends the same secret.
     #[error("the machine there has another secret")]

@@ -105,7 +105,7 @@ pub enum NotProposed {
     #[error("no manager leads at present, or none is within reach")]
     NoLeader,
     /// Look at the map before asking again: it may be in effect or not.
-    #[error("the managers may have taken the command or not")]
+    #[error("it is not known if the managers executed the command")]
     Unknown,
     /// Slow down.
     #[error("the managers have too much to do")]

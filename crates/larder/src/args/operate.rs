@@ -18,7 +18,7 @@ pub(crate) struct StatusArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Look again every two seconds, until you stop it.
+    /// Refresh every two seconds, until you stop it.
     #[arg(long)]
     pub(crate) watch: bool,
     /// Show operations of clients and of disks by size, and requests to meta servers by kind, since each server's start.

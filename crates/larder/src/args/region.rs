@@ -34,7 +34,7 @@ pub(crate) enum RegionCommand {
         /// Directory of the first region.
         dir: PathBuf,
     },
-    /// List the regions that this one knows.
+    /// List the regions.
     #[command(after_help = exit::HELP)]
     List {
         /// Directory of the store.
@@ -80,7 +80,7 @@ pub(crate) enum RegionCommand {
     Resume(NamedArgs),
     /// Remove a region for good.
     ///
-    /// Without --yes it prints what would be lost and changes nothing. This region tells the others. The removed region
+    /// Without --yes it prints what would be lost and changes nothing. This region notifies the others. The removed region
     /// keeps its data; its number is never given again. A running server notices within a second.
     #[command(after_help = exit::HELP)]
     Remove {
@@ -130,7 +130,7 @@ pub(crate) enum RegionCommand {
     ///
     /// A bucket has none by default: then conditions, such as If-None-Match, hold within each region alone. With a home all
     /// regions send changes with conditions there. Run it at the region that is to be the home; in a cluster, with the
-    /// directory of its gateway. The server carries out the move, and goes on even after this command has ended.
+    /// directory of its gateway. The server executes the move, and continues even after this command has ended.
     #[command(after_help = exit::HELP)]
     Home(HomeArgs),
 }

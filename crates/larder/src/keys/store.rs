@@ -162,7 +162,7 @@ pub(super) fn rotate(dir: &Path, wanted: &NewKeys<'_>) -> Result<Done, KeysError
     if file.root.previous.is_some() && !wanted.at_once {
         let told = file.told.iter().map(|line| format!("{line}; ")).collect::<String>();
         return Err(KeysError::NotDone(format!(
-            "{told}the keys before the present ones are still taken: retire them first (larder keys retire {})",
+            "{told}the earlier keys are still valid: retire them first (larder keys retire {})",
             dir.display()
         )));
     }

@@ -8,8 +8,8 @@ pub(super) fn counters(meta: &Meta) -> Vec<Metric> {
     let now = meta.background_now();
     let mut all = vec![
         ("background_yields", "Times that background work yielded to clients", now.yields as f64),
-        ("background_scrub_bytes", "Bytes of copies given to be verified", now.scrub_bytes as f64),
-        ("background_rebuild_bytes", "Bytes of copies given to be made", now.rebuild_bytes as f64),
+        ("background_scrub_bytes", "Bytes of copies sent to be verified", now.scrub_bytes as f64),
+        ("background_rebuild_bytes", "Bytes of copies ordered", now.rebuild_bytes as f64),
         ("background_digest_bytes", "Bytes of rows read to be summed", now.digest_bytes as f64),
     ];
     let compaction = meta.compaction_now();

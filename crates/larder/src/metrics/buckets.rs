@@ -21,7 +21,7 @@ const OF_BUCKET: [OfBucket; 2] = [
         "Objects of the bucket in the placement groups that the server leads",
         |it| it.objects,
     ),
-    ("bucket_bytes", "Bytes of those objects, as clients see them", |it| it.bytes),
+    ("bucket_bytes", "Bytes of the bucket's objects, as clients see them", |it| it.bytes),
 ];
 
 /// The part of the metrics that tells of buckets.

@@ -54,7 +54,7 @@ impl RoleMetrics for ManagerMetrics {
                 of(&counts.term),
             ),
             ("manager_log_last", "Last entry of the managers' log here", of(&counts.log_last)),
-            ("manager_log_applied", "Last entry that is applied", of(&counts.log_applied)),
+            ("manager_log_applied", "Last applied entry of the log", of(&counts.log_applied)),
             ("manager_map_version", "Version of the map that this made", of(&counts.map_version)),
             (
                 "cluster_version",

@@ -106,7 +106,7 @@ impl RoleMetrics for ProxyMetrics {
             ("region_waits_met", WAITS_MET, load(&waits.met)),
             ("region_waits_unmet", WAITS_UNMET, load(&waits.unmet)),
             ("uploads_expired", EXPIRED, self.proxy.expired_uploads() as f64),
-            ("proxy_retries", "Questions that were asked again", load(&counters.retries)),
+            ("proxy_retries", "Requests that were repeated", load(&counters.retries)),
             (
                 "proxy_bucket_waits",
                 "Keys and lists that waited for news of their bucket",
@@ -152,7 +152,7 @@ impl RoleMetrics for ProxyMetrics {
                 "Reads that were not hedged because the share of hedges was spent",
                 reads.hedges_spared as f64,
             ),
-            ("proxy_replica_reads", "Replicas asked for bytes", asked.iter().sum::<u64>() as f64),
+            ("proxy_replica_reads", "Reads sent to replicas", asked.iter().sum::<u64>() as f64),
             (
                 "proxy_replica_reads_first",
                 "Of those, asked as the first of the holders",
@@ -160,7 +160,7 @@ impl RoleMetrics for ProxyMetrics {
             ),
             (
                 "proxy_replica_reads_informed",
-                "Replicas asked for bytes while a report of the queue was known",
+                "Reads sent to replicas while a report of the queue was known",
                 reads.reports as f64,
             ),
             (

@@ -22,7 +22,7 @@ const BEHIND: [OfPeer; 8] = [
         "1 while all keys are compared: what is behind is not known before that ends",
         |it| f64::from(u8::from(it.comparing)),
     ),
-    ("region_unreachable", "1 while the region cannot be asked", |it| {
+    ("region_unreachable", "1 while the region cannot be reached", |it| {
         f64::from(u8::from(it.unreachable.is_some()))
     }),
     ("region_lacks_seconds", "Seconds for which the region has lacked changes of this one", |it| {
@@ -33,7 +33,7 @@ const BEHIND: [OfPeer; 8] = [
         "Seconds since the region asked for changes of this one, or since the start",
         |it| it.asked_seconds,
     ),
-    ("region_stuck", "1 when something is behind and nothing was taken for a minute", |it| {
+    ("region_stuck", "1 when changes are pending and none was applied for a minute", |it| {
         f64::from(u8::from(it.stuck))
     }),
 ];
@@ -59,7 +59,11 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
     let links = regions.links();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     for (name, help, value) in [
-        ("region_entries_taken", "Changes of other regions that were taken", load(&counters.taken)),
+        (
+            "region_entries_taken",
+            "Changes of other regions that were applied",
+            load(&counters.taken),
+        ),
         ("region_entries_taken_bytes", "Bytes of their objects", load(&counters.taken_bytes)),
         (
             "region_entries_failed",
@@ -161,7 +165,11 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "Clocks ahead, contradictions, and what no region says",
             load(&counters.alarms),
         ),
-        ("region_strangers", "Connections of nobody who is known", links.strangers.get()),
+        (
+            "region_strangers",
+            "Connections refused as not from a known region",
+            links.strangers.get(),
+        ),
         ("region_joins_refused", "Requests to join that were refused", links.joins_refused.get()),
     ] {
         writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;

@@ -91,7 +91,7 @@ enum RegionError {
     FewRegions { wanted: u8, known: usize },
     #[error("{0} stays as it is: {1}")]
     NotShared(String, larder_types::NotShared),
-    #[error("the server of {} has said nothing for a while: start it", .0.display())]
+    #[error("the server of {} has not responded for a while: start it", .0.display())]
     Silent(PathBuf),
     #[error("{0}")]
     Map(String),

@@ -28,7 +28,7 @@ use crate::limits::{GATE_UPLOAD_WAIT_MAX, GATE_WAIT_MAX, GATE_WAITING_MAX, READS
 pub(super) enum NotMade {
     #[error("too many requests wait for the backend")]
     TooMany,
-    #[error("the backend is asked as fast as it may be, and this request waited too long")]
+    #[error("the limit of requests to the backend is reached, and this request waited too long")]
     TooLong,
 }
 

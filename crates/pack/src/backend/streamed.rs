@@ -130,7 +130,7 @@ struct Inner {
 
 /// A request that is not made again although its status says that it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it was refused with {0} after much of it had gone out")]
+#[error("it was refused with {0} after much of it had been sent")]
 struct RefusedLate(StatusCode);
 
 impl Streamed {

@@ -26,7 +26,7 @@ use crate::planted::Planted;
 
 /// Two regions differ in a part that never changes. Nothing is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("two regions tell different versions with stamp {at}: {what}")]
+#[error("two regions have different versions with stamp {at}: {what}")]
 pub struct Contradiction {
     /// The stamp that both have.
     pub at: Stamp,

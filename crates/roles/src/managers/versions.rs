@@ -23,7 +23,7 @@ pub struct VersionWatch {
 
 /// No version comes any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no version of the map comes any more")]
+#[error("no version of the map will arrive any more")]
 pub struct NoMoreVersions;
 
 impl Versions {

@@ -120,7 +120,7 @@ pub enum RecoveryRefused {
         dir: String,
     },
     /// Nothing is to be done.
-    #[error("{dir} has taken this recovery before, and has gone on since")]
+    #[error("{dir} has already taken this recovery, and has run since")]
     GoneOn {
         /// The directory.
         dir: String,

@@ -343,7 +343,7 @@ fn directories_that_cannot_take_it_are_left_as_they_are() {
     assert!(check(&again, &meta, None).is_ok(), "it is made again");
     let gone_on = Log(recovery.map.clone()).timeline(6);
     fs::write(meta.join(MAP_FILE), StoredMap::encode(ServerId(1), &gone_on.0)).unwrap();
-    assert!(refused(&meta, None).contains("has gone on since"));
+    assert!(refused(&meta, None).contains("has run since"));
     fs::write(meta.join(MAP_FILE), b"?").unwrap();
     assert!(refused(&meta, None).contains("damaged"));
     fs::remove_file(meta.join(MAP_FILE)).unwrap();

@@ -80,7 +80,9 @@ pub(crate) enum Refusal {
     #[error("it does not answer for that claim")]
     OtherClaim,
     /// Learn of that blob from the bucket.
-    #[error("another process, on a copy of its directory, told the changes that were heard")]
+    #[error(
+        "another process, on a copy of its directory, announced the changes that were received"
+    )]
     Diverged,
     /// There is no such blob or bundle.
     #[error("it has no such blob or bundle")]

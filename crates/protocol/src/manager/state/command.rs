@@ -264,7 +264,7 @@ pub enum Refusal {
     #[error("another proxy is the gateway to the other regions, and is not known to have ended")]
     OtherGateway,
     /// Read the map again: it has a later list.
-    #[error("a list of regions that knows more is kept already")]
+    #[error("a newer list of regions is stored already")]
     OlderList,
     /// Propose [`Command::ClaimGateway`] first.
     #[error("this run of this proxy is not the gateway to the other regions")]
@@ -293,7 +293,7 @@ pub enum Refusal {
     #[error("root's keys were changed meanwhile")]
     RootChanged,
     /// Retire the previous keys first: clients may still sign with them.
-    #[error("root's keys before these are still taken: retire them first")]
+    #[error("root's earlier keys are still valid: retire them first")]
     RootNotRetired,
     /// Fix the request.
     #[error(

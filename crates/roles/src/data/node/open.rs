@@ -42,7 +42,7 @@ pub enum DataNodeError {
         reason: String,
     },
     /// Start again once the cluster is founded.
-    #[error("the cluster is not founded yet, as far as this server knows")]
+    #[error("this server knows of no cluster yet")]
     NoMap,
     /// Start again once a majority of managers runs.
     #[error("the managers have not agreed on this server's disk: {0}")]
