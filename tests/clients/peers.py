@@ -235,7 +235,7 @@ def refusals(binary, machines, scratch):
     code, said = late.refusal()
     if code != 3 or "another secret" not in said:
         raise Failed(f"another secret: {code}, {said}")
-    if not any("knocks with another secret" in machine.log_tail(400) for machine in machines):
+    if not any("used another secret" in machine.log_tail(400) for machine in machines):
         raise Failed("nobody has logged that a machine with another secret was refused")
     late.secret.chmod(0o644)
     code, said = late.refusal()

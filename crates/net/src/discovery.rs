@@ -85,7 +85,7 @@ impl DiscoveryResponder {
             frame.decode().map_err(Broken::Frame)?;
         if !self.secret.verifies(Prover::DiscoveryRequester, &session, &said, &proof) {
             wire.say(frame_of(Kind::Answer, &ReplyBody::OtherSecret)?).await?;
-            let why = "it knocks with another secret than this machine's".to_owned();
+            let why = "it used another secret than this machine's".to_owned();
             return Err(Broken::Denied(Denied::by_us(Refused::OtherSecret, why)));
         }
         let said = (self.decide)(address, said).await;

@@ -209,7 +209,7 @@ fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> String {
         }
         // A reason that is left is that of the step before.
         Sharing::Renewing => {
-            format!("{bucket} is shared: the other regions are told of its objects")
+            format!("{bucket} is shared: its objects are sent to the other regions")
         }
     }
 }

@@ -26,7 +26,7 @@ async fn who_has_the_secret_is_answered_and_nobody_else() {
     let refused = discover(&address, &PeerSecret::draw().unwrap(), b"knock").await;
     assert!(matches!(refused, Err(DiscoveryError::OtherSecret)), "{refused:?}");
     // The answer may be here before the line is.
-    while !log.text().contains("knocks with another secret") {
+    while !log.text().contains("used another secret") {
         tokio::task::yield_now().await;
     }
     assert!(log.text().contains("address=127.0.0.1:"), "{}", log.text());

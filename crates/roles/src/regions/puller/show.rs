@@ -27,7 +27,7 @@ impl<R: RegionAccess> Puller<R> {
             Alarm::Void { source, void } => {
                 let (region, pg, why) = (source.region, source.pg, void.why);
                 if why == VoidReason::Ahead {
-                    let what = "it has lost changes that it had told: was its directory restored from a backup? \
+                    let what = "it has lost changes that it had sent: was its directory restored from a backup? \
                                 Then remove it, and let an empty store join in its place";
                     watch.lost(region, what);
                 }
