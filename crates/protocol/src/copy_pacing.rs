@@ -118,7 +118,7 @@ impl CopyPacing {
             Doing::Rests => None,
             Doing::Waits => self.bound.map(|bound| (bound, true)),
             Doing::Copies(Some(found)) => Some((found, false)),
-            // It holds up nobody, and hears all the same that others come first.
+            // It delays no other server, and still learns that others come first.
             Doing::Copies(None) if self.waits_for_turns() => Some((CopyPriority::LAST, true)),
             Doing::Copies(None) => None,
         }

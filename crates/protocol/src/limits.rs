@@ -55,7 +55,7 @@ pub const OUTCOME_BYTES_MAX: usize = 64;
 /// Bytes of a report or a snapshot's header that are no op, no open put and no session, and ops at the beginning of views
 /// that came to nothing.
 pub const PEER_HEAD_BYTES_MAX: usize = 48 * 1024;
-/// Bytes of a message for each of which another tick passes before it is said again, if nothing came of it. With
+/// Bytes of a message for each of which another tick passes before it is repeated, if it had no effect. With
 /// [`crate::Event::Tick`] ten times a second that is no more than 10 MiB a second.
 pub const REPEAT_BYTES_PER_TICK: usize = 1024 * 1024;
 /// Most ticks before it is said again.
@@ -450,7 +450,7 @@ pub const BALANCE_SPREAD_PERCENT: u64 = 5;
 /// Percent of their ideal number by which LVs that take writes have to differ on two disks for one of them to move, where they are
 /// evened for themselves.
 pub const SHARES_SPREAD_PERCENT: u64 = 10;
-/// LVs that the leading manager looks at in one plan for balance; the next plan goes on behind them.
+/// LVs that the leading manager examines in one balance plan; the next plan continues after them.
 pub const BALANCE_LVS_MAX: usize = 4096;
 /// Looks of a plan for balance at LVs, disks and pairs of them, at most: far more than so many LVs take.
 pub const BALANCE_LOOKS_MAX: usize = 1_000_000;
@@ -553,8 +553,8 @@ pub const HEDGED_PART: u32 = 34;
 pub const HEDGES_SAVED_MAX: u32 = 16;
 /// Holders of one chunk among which one is chosen: as many as [`larder_types::Holders`] has bits.
 pub const CHOICES_MAX: usize = 16;
-/// Microseconds for which a holder is asked after the others when it gave nothing, or wrong bytes: it may do so at once, and
-/// look like the quickest.
+/// Microseconds for which a holder is tried after the others when it failed or sent wrong bytes: it may fail at once,
+/// and look like the fastest.
 pub const REFUSED_US: u64 = 2_000_000;
 /// Disks of which is remembered what was heard.
 pub const HOLDERS_HEARD_MAX: usize = 4096;

@@ -45,7 +45,7 @@ pub struct LvInfo {
 }
 
 impl LvInfo {
-    /// Returns true if another word on it is no news.
+    /// Returns true if another description of it changes nothing.
     pub(crate) fn says_as_much(&self, other: &Self) -> bool {
         self.replicas == other.replicas && self.copies == other.copies
     }

@@ -49,7 +49,7 @@ pub enum Call {
         /// Replicas.
         holders: Holders,
     },
-    /// The proxy gives one up: too few replicas acknowledged, or nobody waits for it any more.
+    /// The proxy abandons a put: too few replicas acknowledged, or its client has gone.
     Abandon {
         /// The put.
         op: OpId,

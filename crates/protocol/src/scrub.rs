@@ -133,7 +133,7 @@ impl Scrub {
         now_ms.saturating_sub(self.verified.get(&pg).copied().unwrap_or(self.since_ms))
     }
 
-    /// Takes what lies ahead of the clock, because that was wrong, for now: nothing waits until it comes.
+    /// Sets times ahead of the clock, which was wrong then, to now, so that nothing waits for them.
     pub fn heed_clock(&mut self, now_ms: u64) {
         let set_back = |ms: &mut u64| *ms = (*ms).min(now_ms);
         set_back(&mut self.since_ms);
@@ -176,7 +176,7 @@ impl Scrub {
         }
     }
 
-    /// Notes what was found since it was said last; all rows up to `after` were looked at, if it is given.
+    /// Records findings since the last report; all rows up to `after` were examined, if it is given.
     pub fn found(&mut self, tally: Tally, after: Option<Vec<u8>>) {
         let Some(round) = &mut self.round else { return };
         let Tally { right, bytes, bad, unanswered } = &mut round.tally;

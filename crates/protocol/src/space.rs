@@ -315,7 +315,7 @@ pub struct VolumeGroup {
     view: View,
     lvs: BTreeMap<LvId, Lv>,
     asked: LargestRequest,
-    /// Disks that had no room for data that came to them lately, and when they said so last.
+    /// Disks that refused data lately as full, and the time of the last refusal.
     refused: BTreeMap<DiskId, u64>,
     notes: Notes,
     rest: Rest,
@@ -393,7 +393,7 @@ impl VolumeGroup {
         lv.probed = lv.probed.without(Holders::default().with(replica));
         let is_back = lv.gone.has(replica) && !lv.lost().has(replica);
         if is_back {
-            // It is within reach again, and open in this view; what was asked of it meanwhile is asked again.
+            // It is reachable again, and open in this view; requests to it meanwhile are repeated.
             lv.gone = lv.gone.without(Holders::default().with(replica));
             lv.asked = lv.asked.min(floor);
             // The copies that could not be made to it meanwhile can be now.
@@ -403,8 +403,8 @@ impl VolumeGroup {
         is_back
     }
 
-    /// A replica of the LV is broken or out of reach: the LV gives no space until it answers an `Open` again. Returns
-    /// whether that is news.
+    /// A replica of the LV is broken or unreachable: the LV allocates no space until it answers an `Open` again.
+    /// Returns true if that is a change.
     pub fn close(&mut self, lv: LvId, replica: usize) -> bool {
         let Some(lv) = self.lvs.get_mut(&lv) else { return false };
         let is_news = !lv.gone.has(replica);

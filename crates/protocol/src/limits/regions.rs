@@ -39,7 +39,8 @@ pub const REGION_HELD_MS: u64 = 5_000;
 pub const REGION_UNKNOWN_MS: u64 = 1_000;
 /// Most lookups of an entry that have no answer. Then it is fetched, whether or not it is here.
 pub const REGION_UNKNOWN_TRIES_MAX: u32 = 10;
-/// Most looks at which a region that does not know the end of an entry is not asked for all of it, as another one may know it.
+/// Most checks at which a region that cannot send an entry's end is not asked for all of it, as another one may have
+/// the end.
 pub const REGION_AWAITED_TRIES_MAX: u32 = 10;
 /// Fetches in a row of an entry which find that another version is here than they were asked for by, before the entry is held for a
 /// while.

@@ -9,7 +9,7 @@ use super::append::AppendRefusal;
 pub enum Refusal {
     /// Ask another server, or later: this is not the PG's primary, or its view is not active.
     NotPrimary,
-    /// Fetch the bucket's record and ask again, or give up if it is gone.
+    /// Fetch the bucket's record and retry, or give up if the bucket was deleted.
     StaleBucket,
     /// Give up: the condition does not hold.
     PreconditionFailed,

@@ -47,8 +47,8 @@ impl Pg {
                 if disk_full {
                     self.withhold(op, Holders::default());
                 }
-                // No copy is looked at, so that none is voided: floors refuse what comes late before the blocks are
-                // given again.
+                // No copy is examined, so none has to be voided: floors refuse late writes before the blocks are
+                // reused.
                 self.probe(op, out);
                 self.commit_put(op, Outcome::Revoked, false, out);
                 // Its proxy waits until the outcome can be lost no more.

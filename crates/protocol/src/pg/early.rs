@@ -132,7 +132,7 @@ impl Pg {
     ) -> Result<(), IndexError> {
         self.role = Role::Halted;
         let waiting = self.drain_waiting();
-        // Nor is what was appended acknowledged any more: the process goes on, and nobody else would answer.
+        // Nor are appended ops acknowledged any more: the process continues, and no other member would respond.
         let appended = self.tail.iter_mut().filter_map(|tail| tail.reply.take());
         let tokens = appended.map(|(token, _)| token).collect::<Vec<_>>();
         for token in tokens.into_iter().chain(waiting.into_iter().map(|(token, _)| token)) {

@@ -58,7 +58,7 @@ impl EarlyReports {
     }
 }
 
-/// Ticks after which a message of so many bytes is said again, if nothing came of it.
+/// Ticks after which a message of so many bytes is repeated, if it had no effect.
 pub(super) fn repeat_after(bytes: usize) -> u64 {
     (1 + (bytes / REPEAT_BYTES_PER_TICK) as u64).min(REPEAT_TICKS_MAX)
 }

@@ -296,7 +296,7 @@ pub struct Pg {
     /// Blocks that became free in earlier views before they had rested.
     unrested: u64,
     lv_asked: bool,
-    /// The time at which it was said last that there is none; `None` if one came since.
+    /// The time of the last report that there is none; `None` if one has arrived since.
     pool_empty_ms: Option<u64>,
     /// The time at which an LV with all replicas within reach is asked for, while space is given on most replicas of
     /// one.
@@ -385,7 +385,7 @@ impl Pg {
         self.sessions.not_over()
     }
 
-    /// Says that every proxy heard of so far is gone: its requests will not be repeated.
+    /// Declares every proxy known so far dead: its requests will not be repeated.
     pub fn end_sessions(&mut self) {
         self.sessions.end_all();
     }

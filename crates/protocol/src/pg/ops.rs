@@ -34,7 +34,7 @@ pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
     }
 }
 
-/// The clock that an op gives what it changes; the lowest if it gives none.
+/// The clock of an op's changes; the lowest if it has none.
 pub(super) fn clock_of(op: &Op) -> HybridClock {
     match op {
         Op::Put(put) | Op::PutEnough { put, .. } => put.metax.clock,

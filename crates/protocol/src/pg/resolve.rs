@@ -39,7 +39,7 @@ pub(super) struct Resolution {
     /// Out of reach.
     gone: Holders,
     verifying: bool,
-    /// It came to nothing: everything is asked again when [`Retry`] says.
+    /// It failed: all requests are repeated when [`Retry`] is due.
     failed: bool,
     /// A replica has no room for another void: raise its floor first.
     lacks_room: bool,

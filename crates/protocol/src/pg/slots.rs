@@ -102,7 +102,7 @@ impl Slots {
         entries.push(seq);
     }
 
-    /// The index shows the op, or the op is gone. Returns whether the slot came to rest.
+    /// Called when the index shows the op, or the op was cut. Returns true if the slot has no pending op left.
     pub(super) fn leave(&mut self, slot: &Slot, seq: OpSeq) -> bool {
         let Some(state) = self.slots.get_mut(slot) else { return false };
         state.entries.retain(|&entry| entry != seq);

@@ -71,8 +71,8 @@ impl Walk {
         self.pgs.keys().copied().collect::<Vec<_>>().into_iter()
     }
 
-    /// Looks at a PG's chunks too if copies may be missing, though the index may not show yet what was decided last. Such a
-    /// look is no walk: the PG is not told of its end.
+    /// Also examines a PG's chunks if copies may be missing, though the index may not show the last outcomes yet. This
+    /// is no walk: the PG gets no notice of its end.
     pub fn look_at(&mut self, pg: &Pg) {
         if pg.has_copies_to_make() {
             let walked = Walked { view: pg.view(), number: 0, unmet: BTreeSet::new() };

@@ -222,7 +222,7 @@ pub fn heard(own: RegionId, home: Option<&Home>, told: Home) -> Option<Home> {
     let told = told.told();
     let is_own = home.is_some_and(|it| it.state == HomeState::Here || it.is_awaited());
     let is_older = home.is_some_and(|it| it.term >= told.term);
-    // Its own terms it takes from nobody: who gave it the home says so when it is asked.
+    // It accepts its own terms from no other region: the region that gave it the home confirms that in its response.
     (!is_own && !is_older && told.is_sound() && told.region() != Some(own)).then_some(told)
 }
 

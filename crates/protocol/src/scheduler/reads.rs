@@ -173,7 +173,7 @@ impl Reads {
         self.ask_one_of(&is_up, now_us, reading, draw)
     }
 
-    /// Notes that a holder answered with what was asked for, and with a report if its release gives any.
+    /// Notes that a holder sent the requested bytes, and its report if its release sends one.
     pub fn answered(&mut self, now_us: u64, asked: PendingRead, report: Option<Report>) {
         let PendingRead { replica, bytes, at_us, .. } = asked;
         let took_us = now_us.saturating_sub(at_us);

@@ -69,7 +69,7 @@ impl LargestRequest {
 /// The time at which an LV was compacted last, by the blocks that became free in it since it joined its group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CompactionPace {
-    /// Blocks that became free, less those that were given back and wait: what nobody used was not freed.
+    /// Blocks freed, less those returned unused that wait: a return of unused blocks frees nothing.
     pub(super) released: i64,
     /// The number of blocks that had become free when it was compacted last.
     compacted: Option<i64>,

@@ -223,8 +223,8 @@ impl VolumeGroup {
         fresh
     }
 
-    /// A replica's copies are to be given up, unless another's are already: that one's go first. Servers of some replicas are
-    /// away. Returns whether that is news.
+    /// Vacates a replica's copies, unless another replica's are being vacated. `away` has the replicas whose servers
+    /// are down. Returns true if that is a change.
     pub fn vacate(
         &mut self,
         (id, replica): (LvId, usize),

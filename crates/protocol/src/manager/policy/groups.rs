@@ -198,7 +198,7 @@ impl StepContext<'_> {
         let mut next = members.clone();
         match step {
             PgStep::AddLearner(server) => {
-                // One that nobody hears is down soon, though the map has it up.
+                // A silent server will be down soon, though the map has it up.
                 let is_heard = self.leading.healths.is_heard(server, self.now_ms);
                 if is_heard && self.leading.moving.len() < PG_MOVES_MAX {
                     self.leading.moving.insert(pg);

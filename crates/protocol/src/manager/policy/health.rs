@@ -13,7 +13,7 @@ use crate::limits::{
 #[derive(Debug)]
 struct Health {
     heard_ms: u64,
-    /// Late looks of the manager since, for which it counts as heard later.
+    /// The manager's own stalls since then, which do not count as the server's silence.
     late_looks: u32,
     boot: Option<BootId>,
     up_since_ms: u64,

@@ -80,7 +80,7 @@ impl Leases {
         !self.question.as_ref().is_some_and(is_late)
     }
 
-    /// The renewal that comes next is asked about at once, with all that wait.
+    /// The next renewal starts a round at once, together with all that wait.
     pub(super) fn do_not_wait(&mut self) {
         self.is_urgent = true;
     }

@@ -25,7 +25,7 @@ struct Condition {
     is_lost: bool,
 }
 
-/// The state that a look came from that found nothing to do.
+/// The inputs of an examination that found nothing to do.
 #[derive(Debug)]
 pub(super) struct Quiescence {
     map: MapVersion,

@@ -43,7 +43,7 @@ fn started(map: &Topology) -> impl Iterator<Item = (ServerId, &ServerRecord)> {
 }
 
 impl StepContext<'_> {
-    /// Takes note of the version that a server's run speaks. A word of a run that has ended came late.
+    /// Records the version that a server's run supports. A message of a run that has ended came late.
     pub(super) fn spoke(&mut self, server: ServerId, boot: BootId, version: u8) {
         let record = self.map.servers.get(&server);
         if record.is_some_and(|record| !record.ended.contains(&boot)) {

@@ -196,7 +196,7 @@ impl StepContext<'_> {
     pub(super) fn pv_created(&mut self, id: LvId, index: u8, place: (ServerId, DiskId, PvId)) {
         let Some(lv) = self.map.lv(id) else { return };
         let is_it = |replica: &ReplicaRecord| (replica.server, replica.disk, replica.pv) == place;
-        // It may be about to be dropped, as nobody knows of it. Else it is asked for again.
+        // It may be about to be dropped, as no record has it. Else it is requested again.
         if self.leading.unmade.contains(&(id, index)) && self.is_under_way(Subject::Lv(id)) {
             return;
         }
@@ -372,7 +372,7 @@ impl StepContext<'_> {
         self.leading.emptied.retain(|(lv, replica), view| {
             let is_there = |lv: &LvRecord| lv.present().any(|(at, _)| at == usize::from(*replica));
             let lv = map.lv(*lv).filter(|lv| is_there(lv));
-            // A word said in a view does not bind the next.
+            // A report of one view does not count in the next.
             lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
         });
         let disks = self.disks();

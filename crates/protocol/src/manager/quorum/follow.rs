@@ -65,9 +65,9 @@ impl Quorum {
         self.now_ms < since_ms + ELECTION_MS_MIN
     }
 
-    /// Returns true if this manager would vote for another. Of two that ask at once, with equal logs, the one with the higher id
-    /// gives way: else each would vote for itself, and none would win. It gives way for [`ELECTION_YIELD_MS`] alone, since the
-    /// other may not get its pre-vote.
+    /// Returns true if this manager would vote for another. Of two candidates at once, with equal logs, the one with
+    /// the higher id yields: else each would vote for itself, and none would win. It yields for [`ELECTION_YIELD_MS`]
+    /// only, since the other may not get its pre-vote.
     fn gives_way(&self, to: ServerId, last: Position) -> bool {
         let asks = |own: &PreVoting| self.now_ms < own.begun_ms + ELECTION_YIELD_MS;
         match &self.pre_voting {

@@ -57,7 +57,7 @@ impl Budget {
         self.left -= i128::from(bytes) * 1000;
     }
 
-    /// So many bytes came of those that were taken. What came beyond them took its time: only a part of it is to be made up for.
+    /// So many of the reserved bytes arrived. Bytes above those took their own time: only a part of them is paid back.
     pub(super) fn settle(&mut self, taken: u64, came: u64) {
         let most = i128::from(self.bytes_per_s) * 1000;
         let owed = (i128::from(taken) - i128::from(came)) * 1000;

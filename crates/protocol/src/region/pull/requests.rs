@@ -77,7 +77,7 @@ impl Pull {
         peer.quiet_until_ms = now_ms + REGION_POLL_MS;
     }
 
-    /// Charges a region for what came of a fetch, in place of what it told.
+    /// Charges a region for the bytes that a fetch received, in place of the announced ones.
     pub(super) fn settle_budget(
         &mut self,
         region: RegionId,

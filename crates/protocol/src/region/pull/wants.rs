@@ -395,8 +395,8 @@ impl Pull {
         out.push(Effect::Alarm(Alarm::Contradiction { name, why }));
     }
 
-    /// Ends a want, as all that a region has of it is here: settles the region's claims from when it was asked, and
-    /// looks at the others again.
+    /// Ends a want, as all that a region has of it is here: settles the region's claims from the time of the request,
+    /// and examines the others again.
     fn complete(
         &mut self,
         now_ms: u64,
