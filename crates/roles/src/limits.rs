@@ -36,7 +36,8 @@ pub const VERSIONS_SKIPPED: u64 = 1 << 32;
 pub const OLDER_MAP_TOLD_MS: u64 = 5_000;
 /// Time for which such an order is held. Disks that take longer to keep a map make each order be given again.
 pub const DEFERRED_ORDER_MAX: Duration = Duration::from_secs(10);
-/// Orders of managers that a server holds until the map comes by which they were given. Those beyond are given again.
+/// Orders of managers that a server defers until it has the map that they refer to. Those beyond the limit are repeated
+/// by the managers.
 pub const DEFERRED_ORDERS_MAX: usize = 4_096;
 /// Oldest version of the protocol between processes in which data servers report what waits at their disks.
 pub const PROTOCOL_REPORTS: u8 = 4;
@@ -168,8 +169,8 @@ pub const READ_WINDOW_CALM_PIECES: usize = 16;
 pub const READ_AHEAD_PIECES_MAX: usize = 64;
 /// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.
 pub const READ_PIECES_AHEAD: usize = 32;
-/// Times that a read looks up pieces at one byte again that were coalesced meanwhile, before it gives up.
-/// Each time they are part of a larger piece, and a few make the largest.
+/// Times that a read looks up pieces at one byte again because they were coalesced, before it gives up. Each time they
+/// are part of a larger piece, and a few make the largest.
 pub const COALESCES_FOLLOWED_MAX: u32 = 8;
 /// An object's pieces are looked at after so many appends to it.
 pub const COALESCE_EVERY: u32 = COALESCE_PIECES_MAX as u32;
@@ -273,8 +274,8 @@ pub const MANAGER_BATCH_MAX: usize = 256;
 pub const MANAGER_TICK_MS: u64 = 50;
 /// Bytes of records after which the file of a manager's log is written anew, if no snapshot came before.
 pub const QUORUM_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Rows that one answer to a scan looks at, with those of other PGs. An answer that looked at so many says
-/// where to go on, though it may have none to give.
+/// Rows that one response to a scan examines, with those of other PGs. A response that reached the limit names the key
+/// to continue from, even if it returns no row.
 pub const ROWS_VISITED_MAX: usize = 64 * 1024;
 /// The time for which a call of another process may be under way in a PG; its caller has given up before.
 pub const CALL_MAX: Duration = Duration::from_secs(90);
@@ -338,7 +339,7 @@ pub const FLOORS_TOLD_MAX: usize = 64;
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503. A few
 /// times what it takes to find a primary down, let its lease run out and begin another view.
 pub const PROXY_PATIENCE_MS: u64 = 30_000;
-/// Rows of uploads that are looked at in one scan for those that nobody ended.
+/// Rows of uploads that one scan for abandoned ones examines.
 pub const EXPIRY_ROWS_MAX: usize = 1000;
 /// Milliseconds that both clocks may differ by between two searches for abandoned uploads; an eighth of `upload_life` if less.
 pub const EXPIRY_CLOCK_OFF_MS_MAX: u64 = 60_000;
@@ -412,8 +413,8 @@ pub const DOUBTS_TOLD_MAX: usize = 64;
 /// Milliseconds after which a put that has no outcome is told as one in doubt: puts of proxies that died are resolved by
 /// then.
 pub const DOUBT_TOLD_MS: u64 = 5_000;
-/// Puts and streams whose callers have gone, and that a proxy gives up at a time. Others are given up for their age,
-/// or with the session.
+/// Puts and streams of gone callers that a proxy abandons at a time. Others are abandoned for their age, or with the
+/// session.
 pub const ORPHANS_MAX: usize = 1024;
 
 const _: () = assert!(

@@ -123,12 +123,12 @@ pub enum NotProposed {
 /// The reason why no token was made, by what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NotIssued {
-    /// Later, or ask another manager: this one has not been given the authority's key yet.
+    /// Retry later, or at another manager: this one does not have the authority's key yet.
     #[error(
         "this manager cannot sign certificates yet: the authority's key is still to come from another manager"
     )]
     NoAuthority,
-    /// As it says. A server may have been given a place in the map, which nobody takes.
+    /// By the inner error. A server may have got an entry in the map, which no process uses.
     #[error(transparent)]
     NotProposed(#[from] NotProposed),
     /// Fix the request.

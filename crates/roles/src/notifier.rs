@@ -28,7 +28,7 @@ pub struct Notifier(Arc<Shared>);
 #[derive(Debug)]
 pub struct NotifierWatch {
     shared: Arc<Shared>,
-    /// The count of news when this one looked last.
+    /// The number of notifications when this receiver last checked.
     seen: u64,
     list: usize,
 }
@@ -95,13 +95,13 @@ impl NotifierWatch {
         self.seen = self.shared.told.load(Ordering::SeqCst);
     }
 
-    /// Returns when there were news since the last look.
+    /// Returns once there has been a notification since the last check.
     ///
     /// # Errors
     /// If none come any more.
     pub async fn changed(&mut self) -> Result<(), NotifierClosed> {
         loop {
-            // It hears of what is told from here on, so that nothing is missed between the look and the wait.
+            // It receives notifications from here on, so that none is missed between the check and the wait.
             let woken = self.shared.waiting[self.list].notified();
             let told = self.shared.told.load(Ordering::SeqCst);
             if told != self.seen {

@@ -91,7 +91,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Takes a PG's answer. Returns the op to abandon if a grant came and nobody waits for it.
+    /// Takes a PG's response. Returns the op to abandon if it is a grant and the caller has gone.
     pub(crate) fn answered(&self, answer: Answer) -> Option<OpId> {
         let mut state = self.state.lock();
         if let Answer::Granted { grant, lv, extents, replicas, clock, as_of } = answer {

@@ -140,7 +140,7 @@ pub const POSITIONS_AGAIN_MS: u64 = 10_000;
 pub const POSITIONS_PAUSE_MS: u64 = 10;
 /// The same while no bucket's changes wait for other regions.
 pub const POSITIONS_IDLE_MS: u64 = 1_000;
-/// Milliseconds between two looks for settings that a command asked for.
+/// Milliseconds between two checks for settings left by a command.
 pub const REGION_SETTINGS_MS: u64 = 1_000;
 /// Milliseconds after which a report that a server did not get is repeated.
 pub const POSITIONS_RETRY_MS: u64 = 500;

@@ -327,8 +327,8 @@ impl Known {
         if version <= shown.map.version {
             return false;
         }
-        // Under the lock: the servers refused are those of the newest map. Before it is shown: by the
-        // cluster's version that is read there, nobody is served any more who does not speak it.
+        // Under the lock: the servers refused are those of the newest map. Before it is published: by the cluster's
+        // version in it, servers that do not support that version are refused from here on.
         self.contacts.refuse_by(&held.map);
         *self.heard.lock() = Instant::now();
         let before = std::mem::replace(&mut *shown, held);
@@ -491,7 +491,7 @@ async fn follow(known: Arc<Known>) {
     let mut turns = MapSources::new();
     let mut asking = FuturesUnordered::new();
     let mut asked_now = BTreeSet::new();
-    // The manager that was asked last, and is not late yet; nobody else is asked meanwhile.
+    // The manager of the last request, while it is not late; no other is asked meanwhile.
     let mut last: Option<MapQuery> = None;
     // Nobody is asked before that.
     let mut paused: Option<Instant> = None;

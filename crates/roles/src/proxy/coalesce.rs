@@ -119,7 +119,7 @@ impl Coalescing {
             };
             match due {
                 Some(due) => {
-                    // It was told of another object, or it is time: whichever comes first.
+                    // Until there is another object to coalesce, or until the time is up.
                     let _either = timeout_at(due, self.wake.notified()).await;
                 }
                 None => self.wake.notified().await,

@@ -259,7 +259,7 @@ impl<R: RoleAccess> Proxy<R> {
         self.access.bucket(name, KnownBucket::of).ok_or(ObjectError::NoSuchBucket)
     }
 
-    /// A primary says that the bucket is gone, or going. Returns when it may be asked again.
+    /// Called when a primary reports the bucket deleted or being deleted. Returns when it may be asked again.
     ///
     /// # Errors
     /// At the deadline, while the bucket of that name is still unknown.

@@ -30,8 +30,8 @@ pub(super) fn unless_beaten(error: ObjectError) -> Result<ChangeOutcome, ObjectE
 }
 
 impl KnownBucket {
-    /// Refuses a change that was asked for when the bucket was another, or had another epoch. Tombstones
-    /// that would beat it may have gone with a deletion of the bucket in another region.
+    /// Refuses a change that was requested when the bucket was another, or had another epoch. Tombstones that would
+    /// beat it may have gone with a deletion of the bucket in another region.
     pub(super) fn is(self, now: (BucketId, Epoch)) -> Result<(), ObjectError> {
         if self.place() == now { Ok(()) } else { Err(ObjectError::NoSuchBucket) }
     }

@@ -57,7 +57,8 @@ impl<R: RegionAccess> Source for Answering<R> {
             let asked = ask.clone();
             let (told, is_news) =
                 self.look(async move |state| state.told(from, &asked).await).await?;
-            // Without news the answer waits for some, so that they are told at once and the region asks little meanwhile.
+            // Without changes the response waits for some (a long poll), so that they arrive at once and the region
+            // sends few requests.
             if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
                 return Ok(told);
             }
@@ -181,7 +182,7 @@ impl<R: RegionAccess> Answering<R> {
     }
 }
 
-/// Does what is asked to its end, even if the asking region is gone meanwhile.
+/// Executes a request to its end, even if the requesting region has disconnected.
 async fn whole<T: Send + 'static>(
     doing: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
 ) -> Result<T, Declined> {

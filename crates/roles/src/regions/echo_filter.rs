@@ -21,7 +21,7 @@ use crate::limits::REGION_ECHOES_MAX;
 #[derive(Debug, Default)]
 pub(super) struct EchoFilter(Mutex<BTreeMap<RegionId, Prints>>);
 
-/// Prints that one region told, in the order in which they came.
+/// Prints of one region's changes, in the order of their arrival.
 #[derive(Debug, Default)]
 struct Prints {
     all: BTreeSet<u128>,

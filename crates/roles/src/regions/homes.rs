@@ -366,7 +366,7 @@ pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf
         // Clients wait for these.
         let coming = shared.shown.access().buckets().into_iter().filter_map(|record| {
             let home = record.home.filter(Home::is_awaited)?;
-            // One that is to be given up goes on only if it has to.
+            // A home that is to be released continues only if it has to.
             let is_kept = home.state == HomeState::Claimed(false)
                 || shared.homes.orders.lock().get(&record.name) != Some(&Order::Nowhere);
             is_kept.then_some((record.name, home.scope))

@@ -234,7 +234,7 @@ impl<R: RegionAccess> Shared<R> {
         let answered = async { self.link_to(region)?.ask_home(asked).await }.await;
         match answered {
             Ok(HomeAnswer::Knows(home)) => Ok(home.and_then(|home| heard(own, None, home))),
-            // One of a release that knows no homes says that nobody asks that.
+            // A region of a release without homes refuses the request as unknown.
             Ok(_) | Err(LinkError::Unsound(_)) => Ok(None),
             Err(error) => Err(ObjectError::Unavailable { reason: error.to_string() }),
         }

@@ -1,6 +1,7 @@
 //! Reports this region's positions to other regions as soon as they advance: puts there may wait for them.
 //!
-//! Each ask carries the same tokens. An ask may wait two seconds for news, so a put that waits cannot depend on the next one.
+//! Each request for changes carries the same tokens. One may wait two seconds for changes, so a put that waits cannot
+//! depend on the next one.
 //!
 //! # Invariants
 //!

@@ -93,7 +93,7 @@ struct Renewal {
 }
 
 impl Renewal {
-    /// Returns true if it goes on once a region comes further.
+    /// Returns true if it continues once a region has advanced.
     fn waits_for_regions(&self) -> bool {
         !self.waits.0.is_empty()
     }
@@ -146,7 +146,7 @@ pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<S
                 Ok(()) = moved.changed(), if is_awaited => {}
             }
         };
-        // A single node's map is looked at regularly, and regions that do not answer are asked again.
+        // A single node's map is polled, and requests to silent regions are repeated.
         let _news = timeout(waits, notifier).await;
     }
 }
@@ -311,7 +311,7 @@ async fn renew_some<R: RegionAccess>(
     let renewal = match renewals.entry(record.id) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => {
-            // Later versions are told as all others: they came when this process knew the bucket to be shared.
+            // Later versions are sent like all others: they arrived when this process knew that the bucket is shared.
             let Some(heads) = shared.heads().await? else {
                 let reason = "a placement group does not answer now".to_owned();
                 return Err(ObjectError::Unavailable { reason });

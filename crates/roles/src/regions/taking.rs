@@ -464,7 +464,8 @@ impl<R: RegionAccess> Shared<R> {
             Err(_) if planted::has(Bug::CountsUntaken) => {
                 PutOutcome::Taken { entry, is_beaten: false }
             }
-            // As it was asked for once more meanwhile, or the home is here since: it is looked up again, which is no news to anybody.
+            // It was requested again meanwhile, or the home is here since: it is looked up again, which changes
+            // nothing.
             Err(ObjectError::Changed) => PutOutcome::Changed,
             Err(error) => {
                 self.cannot_take(region, name, &error);

@@ -156,7 +156,7 @@ impl DataReply {
         }
     }
 
-    /// Returns true if it comes with the bytes that were asked for, in either version.
+    /// Returns true if it carries the requested bytes, in either version.
     pub(crate) fn has_bytes(&self) -> bool {
         matches!(self, Self::Bytes | Self::BytesAnd(_))
     }

@@ -38,7 +38,7 @@ impl<R: RoleAccess> Source<R> {
     ) -> Result<Bytes, ReadFailure> {
         let mut read = BytesMut::new();
         for _ in 0..COALESCES_FOLLOWED_MAX {
-            // All is looked up anew: what was looked up before may be gone as well.
+            // All pieces are looked up again, as the others may have been replaced too.
             let left = range.start + read.len() as u64..range.end;
             let mut lookup = Lookup::of_pieces(self, pieces, left);
             loop {
@@ -52,7 +52,7 @@ impl<R: RoleAccess> Source<R> {
                 };
                 let seed = place.chunk.lock().seed;
                 if seed == failed {
-                    // It was looked up after that, and lies where it did: its copies are bad.
+                    // It was looked up after that, and is still in the same place: its copies are bad.
                     return Err(ReadFailure::Mismatch);
                 }
                 match self.read_chunk(&place, range).await {

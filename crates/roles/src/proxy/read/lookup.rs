@@ -15,7 +15,7 @@ use crate::limits::{COALESCES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD}
 use crate::proxy::role_access::RoleAccess;
 use crate::proxy::unavailable;
 
-/// Bytes still to be given out, not yet looked up.
+/// The bytes still to be read, whose rows have not been looked up.
 pub(super) enum Span {
     Inline(Bytes),
     Chunk(Arc<Place>, Range<u32>),

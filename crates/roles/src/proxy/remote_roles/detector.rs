@@ -57,7 +57,7 @@ impl Detectors {
         self.servers.get(&server).map_or(ServerHealth::Up, |detector| detector.health(now))
     }
 
-    /// The server is about to be asked. Others wait for what comes of a probe.
+    /// A request to the server is about to be sent. Others wait for the result of a probe.
     pub(super) fn asked(&mut self, server: ServerId, now: Instant) -> PendingRead {
         let detector = self.servers.entry(server).or_default();
         let is_probe = detector.health(now) == ServerHealth::Due;

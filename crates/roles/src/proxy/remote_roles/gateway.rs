@@ -256,7 +256,7 @@ impl From<ObjectError> for PartRefusal {
     }
 }
 
-/// The result of a look, as a proxy that speaks this version understands it.
+/// The result of a lookup, in the form that a proxy of this version decodes.
 fn told_looked(looked: Result<RegionLookup, ObjectError>, version: u8) -> (ProxyReply, Bytes) {
     let reply = match looked {
         Ok(RegionLookup::There(there)) if version >= PROTOCOL_REMOTE_READS => {
@@ -295,7 +295,7 @@ impl ClusterProxy {
         };
         match call {
             ProxyCall::Look(bucket, key) => {
-                // A fetch goes on, though nobody may wait for it any more.
+                // A fetch continues even if no read waits for it any more.
                 let looking = tokio::spawn(async move { elsewhere.look(&bucket, &key).await });
                 let patience = Duration::from_millis(GATEWAY_LOOKED_MS);
                 let looked = match timeout(patience, looking).await {

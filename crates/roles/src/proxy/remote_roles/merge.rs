@@ -27,7 +27,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Where it must be asked to go on before anything can be given out.
+    /// The key from which it must be asked before a row can be returned.
     pub(super) fn hungry_at(&self) -> Option<&[u8]> {
         if self.rows.is_empty() { self.at.as_deref() } else { None }
     }
@@ -63,7 +63,7 @@ impl Merge {
         self.hungry().filter(move |(_, source)| !source.is_short || source.hungry_at() == lowest)
     }
 
-    /// Returns true if some must be asked before anything can be given out.
+    /// Returns true if some sources must be asked before a row can be returned.
     pub(super) fn is_hungry(&self) -> bool {
         let first = self.sources.iter().filter_map(|source| source.rows.front()).min();
         let mut hungry = self.hungry().filter_map(|(_, source)| source.hungry_at());

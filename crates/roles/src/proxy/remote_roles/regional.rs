@@ -123,7 +123,7 @@ impl RemoteRoles {
         if is_news {
             notifier.tell();
         }
-        // A server that answers without news and does not wait for any is not asked again at once.
+        // A server that responds without changes and without waiting is not asked again at once.
         let has_waited = begun.elapsed() >= wait / 2;
         let is_right = answered == led.1.len() && (is_news || has_waited);
         let pause_ms = if is_right { JOURNAL_PAUSE_MS } else { JOURNAL_RETRY_MS };

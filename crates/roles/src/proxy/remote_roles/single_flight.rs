@@ -62,7 +62,7 @@ enum Part<'a> {
     Alone,
 }
 
-/// A read that others may join; they are told when it is dropped that it gives nothing.
+/// A read that others may join; if it is dropped they learn that it has no result.
 struct First<'a> {
     of: &'a SingleFlight,
     same: &'a Same,

@@ -91,7 +91,7 @@ pub(super) async fn write(
     // Writes that are not done by then have to be taken back in what is left.
     let last = by - Duration::from_millis(WITHDRAWAL_MS);
     let deadline = last.min(Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS));
-    // A server that has been given up takes writes until it hears of that: nobody copies what it has.
+    // A server that has been given up accepts writes until it learns that: its data is not copied.
     let place = |map: &Topology| {
         let is_new = map.version >= granted.as_of;
         is_new.then(|| replicas(map, granted.lv, granted.replicas)).flatten()
