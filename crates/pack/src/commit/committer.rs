@@ -457,8 +457,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes the bodies of a group, one behind the other, into the files of their units. If the
-    /// disk is full, the clients that brought bodies are told, and no file is given.
+    /// Writes the bodies of a group, one behind the other, into the files of their units. If the disk is full, the
+    /// requests with bodies fail, and no file is returned.
     fn write_bodies(
         &mut self,
         group: &mut Group,

@@ -103,7 +103,7 @@ impl PackLog {
         Ok(())
     }
 
-    /// Makes room for what comes next, when nobody waits.
+    /// Prepares space for the next records while no request waits.
     ///
     /// # Errors
     /// [`LogError::Broken`], for ever.

@@ -2,9 +2,9 @@
 //!
 //! # Invariant
 //!
-//! The committer, which decides a change, knows the clock of everything that it sees. Nothing that
-//! was told is shown before its clock is heard, nor while something is decided. So a change that is
-//! decided by a version has a later clock than that.
+//! The committer, which decides a change, knows the clock of everything that it sees. No received change is applied
+//! before its clock is observed, nor while a change is being decided. So a change that is decided by a version has a
+//! later clock than that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -52,7 +52,7 @@ pub(crate) fn plan(
         Command::Link { target, description, condition, source } => {
             let id = live(index, &target.bucket)?;
             check(known, id, &target, &condition)?;
-            // Bytes that nobody has may be gone before long: the source must have them still.
+            // Unreferenced bytes may be removed soon: the source must still exist.
             let found = index.version(source.bucket, &source.target.key).map_err(unread)?;
             let found = found.filter(|version| version.op == source.op);
             let content = found.ok_or(ObjectError::Changed)?.content;

@@ -263,7 +263,7 @@ impl Spool {
         file: Option<&Arc<dyn DiskFile>>,
     ) {
         let id = self.id(seq);
-        // Where its body lies, if it lies in this blob or one of its bundles.
+        // The place of its body, if that is in this blob or one of its bundles.
         let placed = entry.change.place().and_then(|place| {
             let (blob, unit) = UploadUnit::of(place.container)?;
             (blob == id).then_some((unit, place.offset + place.len))

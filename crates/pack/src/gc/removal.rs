@@ -101,7 +101,7 @@ impl Remover {
             if !self.is_due(seen) {
                 continue;
             }
-            // A blob that a rebuild has only heard of has no row: it is gone.
+            // A blob that a rebuild found only mentioned has no row: it was removed.
             if let Some(row) = row {
                 self.remove(&row.name(id).path(), seen.told).await?;
                 add(&self.counters.freed_bytes, row.bytes);

@@ -194,7 +194,7 @@ impl StatusWriter {
             let at = Status { written_ms: last.written_ms, ..status.clone() };
             at == *last && u128::from(last.age_ms()) < STATUS_WRITTEN_AT_LEAST.as_millis()
         };
-        // After the last word none comes, though one was under way.
+        // No write follows the last one, even if one was under way.
         if written.as_ref().is_some_and(|last| !last.running || same(last)) {
             return;
         }

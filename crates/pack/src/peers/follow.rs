@@ -41,7 +41,7 @@ impl Others {
             Some(known) if known.worker == told.worker => known,
             before => match self.begin(peer, told.worker, before).await {
                 Ok(Some(known)) => known,
-                // Its heir has not written down what it inherits: nobody knows that yet.
+                // Its successor has not recorded what it takes over: that is still unknown.
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     if is_gap(&error) {
@@ -365,7 +365,7 @@ async fn take_blob(
 fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
     let heard = known.index().blob_content(blob)?;
     let Some(heard) = heard else {
-        // Nothing was heard, or it was retired since, by what was heard after it.
+        // No change was received, or a later one retired it.
         return Ok(true);
     };
     has_heard(&heard, blob.seq <= known.at().blob, footer)

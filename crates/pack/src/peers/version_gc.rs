@@ -71,7 +71,7 @@ impl VersionGc {
         Self { others, index, queue, marks, cleared: BTreeMap::new() }
     }
 
-    /// Looks at everything that this worker has; gives how much was given up.
+    /// Examines all versions of this worker; returns how many were deleted.
     pub(crate) async fn round(&mut self) -> Result<u64, PackError> {
         if self.others.fresh().is_err() {
             return Ok(0);

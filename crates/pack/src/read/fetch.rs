@@ -186,7 +186,7 @@ impl Fetcher {
         let (begun, bound) = (flight.clone(), flight.range.clone());
         tokio::spawn(async move {
             fetcher.fly(blob, &name, bound, coming, &tell).await;
-            // Only now, as the cache has it: nobody comes in between and asks again.
+            // Only now that the cache has it, so that no read in between requests it again.
             let mut flights = fetcher.flights.lock();
             if let Some(of_blob) = flights.get_mut(&blob) {
                 of_blob.retain(|other| !Arc::ptr_eq(other, &begun));

@@ -204,7 +204,7 @@ mod tests {
             set(&mut all, of);
         }
         assert_eq!(old(&all, W).len(), 88);
-        // Nobody knows how long ago the last of these came.
+        // The time of the last of these is unknown.
         for of in 60..=88 {
             set(&mut all, of);
         }

@@ -36,7 +36,7 @@ pub(super) async fn list(
     (worker, horizon): (WorkerId, &Horizon),
     records: &Known,
 ) -> Result<List, PackError> {
-    // Before the list: what a record speaks of that comes after it may not be listed yet.
+    // Before the list: a blob that a later record names may not be listed yet.
     let known = match horizon.is_settled(worker) {
         true => None,
         false => Counting::read(backend, records).await?.known().get(&worker).copied(),
