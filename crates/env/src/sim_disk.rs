@@ -222,7 +222,7 @@ fn gated<T>(
         Gate::Fail => Err(broken(operation, path)),
         Gate::PowerGoes => {
             if operation != "sync" {
-                // Its own failure does not matter: nobody is left to hear of it.
+                // Its own failure does not matter: no caller is left to get it.
                 let _ = change(&mut machine);
             }
             machine.lose_power();

@@ -67,7 +67,7 @@ pub(crate) enum Missing {
     NoAnswer,
     /// Counts that no server tells.
     Unsound,
-    /// The server in whose name this asks may not ask it.
+    /// The server whose identity the command uses may not request it.
     NotAsked,
 }
 

@@ -231,7 +231,7 @@ impl Metrics {
         let _first = self.access_log.set(log);
     }
 
-    /// Has a state told to programs that ask for it with root's keys. The first one stays.
+    /// Sets the source of the status for programs that request it with root's keys. The first one stays.
     pub(crate) fn tell_state(&self, state: Arc<dyn State>) {
         let _first = self.state.set(state);
     }

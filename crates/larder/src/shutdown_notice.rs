@@ -1,5 +1,5 @@
-//! The notice that a process gives before it stops: `/readyz` answers 503 while requests are still served. So a balancer
-//! that asks it sends new ones elsewhere before the listener closes.
+//! The shutdown notice of a process: `/readyz` answers 503 while requests are still served. So a balancer that polls it
+//! sends new requests elsewhere before the listener closes.
 //!
 //! # Invariants
 //!

@@ -9,7 +9,7 @@ use larder_types::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
 pub const REGIONS_MAX: usize = 8;
 /// Most settings of buckets that wait for the server.
 pub const WAITING_MAX: usize = 256;
-/// Region numbers that are ever given: removed regions stay in the list, so that no number is given twice.
+/// Most region numbers that are ever assigned: removed regions stay in the list, so that no number is reused.
 pub const NUMBERS_MAX: u16 = 256;
 /// Characters of a region's name.
 pub const NAME_BYTES_MAX: usize = 32;

@@ -258,7 +258,7 @@ impl Members {
         found.ok_or_else(|| Usage::NoPeer { name: name.to_owned(), known }.into())
     }
 
-    /// The list that this region tells others: itself, and all that it knows.
+    /// The list that this region sends to others: itself, and all that it knows.
     #[must_use]
     pub fn exchanged(&self) -> Vec<Known> {
         let OwnRegion { number, fingerprint, removed, .. } = self.own;

@@ -243,7 +243,7 @@ impl From<Fetch> for FetchSince {
 pub struct FetchPart {
     /// Name of the entry.
     pub name: Name,
-    /// The version of which parts came before; `None` if none came.
+    /// The version of the parts that arrived before; `None` if none did.
     pub at: Option<Stamp>,
     /// Bytes that came before.
     pub from: u64,

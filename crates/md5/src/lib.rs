@@ -43,7 +43,7 @@ impl State {
 /// Whole blocks that go into a state.
 #[derive(Debug)]
 pub struct Job<'a> {
-    /// Before the batch what came so far, after it what came of it.
+    /// Before the batch the state so far, after it the result.
     pub state: State,
     blocks: &'a [u8],
 }

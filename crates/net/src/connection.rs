@@ -362,8 +362,8 @@ fn look_at_clock<E: End>(
     Ok(())
 }
 
-/// The time of the next look at the clock. While the socket takes nothing, new calls do not wake the task, so it
-/// looks for late ones at each tick.
+/// The time of the next check of the clock. While the socket is blocked, new calls do not wake the task, so it checks
+/// for late ones at each tick.
 fn next_look<E: End>(wire: &Wire, end: &E, latest: Instant) -> Instant {
     let next_tick = Instant::now() + TICK;
     match end.due() {

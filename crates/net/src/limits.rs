@@ -11,8 +11,8 @@ pub const PROTOCOL_MIN: u8 = 3;
 pub const PROTOCOL_MAX: u8 = 27;
 /// Oldest version in which callers cancel calls.
 pub const PROTOCOL_CANCELS: u8 = 4;
-/// Oldest version in which a caller hears that an answer is longer than a frame may be. In older ones it hears that there is
-/// none.
+/// Oldest version in which a caller gets an error for a response longer than a frame may be. In older ones it gets no
+/// response.
 pub const PROTOCOL_TOO_LONG: u8 = 26;
 
 /// Bytes of a frame's header.

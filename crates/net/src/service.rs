@@ -91,8 +91,8 @@ impl<S: Service> Responder<S> {
         self.reply.send(Outgoing::bare(Kind::Answer, Status::Busy));
     }
 
-    /// Answers. If the connection has ended meanwhile, nobody hears it. Of an answer that is longer than a frame may be the
-    /// caller hears that it is.
+    /// Sends the response. It is dropped if the connection has ended. If it is longer than a frame may be, the caller
+    /// gets an error that says so.
     pub fn answer(mut self, answer: &S::Answer, payload: Bytes) {
         match Outgoing::new(Kind::Answer, answer, payload) {
             Ok(frame) => self.reply.send(frame),

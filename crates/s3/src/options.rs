@@ -16,8 +16,9 @@ pub const DEFAULT_REGION: &str = "us-east-1";
 /// The options of the S3 service.
 #[derive(Debug, Clone)]
 pub struct FaceOptions {
-    /// Region that buckets are said to be in. Requests signed for any region are accepted whose name is of `a-z`, `0-9` and `-`; others
-    /// are told this one. `None`: [`DEFAULT_REGION`], and a bucket is said to be where the client that made it wanted it.
+    /// Region reported as the location of buckets. Requests signed for any region are accepted whose name is of `a-z`,
+    /// `0-9` and `-`; others get an error that names this one. `None`: [`DEFAULT_REGION`], and a bucket's location is
+    /// the one that its creator requested.
     pub region: Option<String>,
     /// Domains below which a bucket's name may stand (`bucket.domain`); path style always works.
     pub domains: Vec<String>,

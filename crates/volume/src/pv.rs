@@ -132,7 +132,7 @@ impl Pv {
         self.forgotten = self.forgotten.max(grant);
     }
 
-    /// A map gives the LV the PV that it has. One that comes back under another index begins closed.
+    /// A map assigns the LV the PV that it has. One that returns under another index begins closed.
     pub(crate) fn give_again(&mut self, replica: u8, map: MapVersion) -> Result<(), Refusal> {
         let is_newer = map > self.header.given;
         if replica != self.header.replica {

@@ -193,7 +193,7 @@ impl Superblock {
         match (self.slot(pv, 0, &pages[0]), self.slot(pv, 1, &pages[1])) {
             (Slot::Valid(a), Slot::Valid(b)) => {
                 let (older, newer) = if a.generation < b.generation { (a, b) } else { (b, a) };
-                // A PV that was given to another, when the power went before both slots said so.
+                // A PV that was assigned to another LV, when power failed before both slots recorded it.
                 if newer.lv != older.lv && newer.given <= older.given {
                     return Found::Damaged;
                 }

@@ -55,7 +55,7 @@ impl Schedule {
         None
     }
 
-    /// Ends a request that was given out. The one it returns is thereby given out as well.
+    /// Ends a request that was handed out. The one that it returns is handed out too.
     ///
     /// # Panics
     /// If the request is not the one under way on its name.

@@ -41,7 +41,7 @@ impl Content {
         self.len = self.len.max(offset + len);
     }
 
-    /// Cuts or extends to `len`; what lies behind a cut is gone for good.
+    /// Truncates or extends to `len`; truncated bytes are lost for good.
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.sectors.split_off(&len.div_ceil(SECTOR_BYTES));

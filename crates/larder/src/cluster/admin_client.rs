@@ -112,8 +112,8 @@ pub(crate) async fn agreed(
     })
 }
 
-/// True once a manager that is led has said that there is no later map than the one here. Another map does not say that: it may be of
-/// a manager that hears of no leader.
+/// True once a manager with a leader has confirmed that there is no later map than the one here. A received map does
+/// not confirm that: it may be from a manager without a leader.
 pub(crate) async fn is_confirmed(managers: &dyn Managers) -> bool {
     let until = Instant::now() + CONFIRMED_WITHIN;
     let state = || (managers.map().version, managers.silent());

@@ -275,7 +275,7 @@ impl Member {
         self.managers.clone()
     }
 
-    /// Returns when managers tell a map that lacks what this server has heard of.
+    /// Returns when the managers' map lacks changes that this server has seen.
     fn older_map(&self) -> impl Future<Output = OlderMap> + use<> {
         let mut older = self.managers.older();
         async move {

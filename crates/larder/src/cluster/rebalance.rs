@@ -23,7 +23,7 @@ use super::disk_free_space::DiskFreeSpace;
 use crate::args::RebalanceCommand;
 use crate::wall_clock::utc;
 
-/// Moves that are looked for at most; with more it is said that there are.
+/// Most moves that are listed; the output says if there are more.
 pub(super) const MOVES_MAX: usize = 1000;
 /// Moves that are told one by one.
 const MOVES_TOLD_MAX: usize = 20;

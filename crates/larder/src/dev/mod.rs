@@ -136,7 +136,7 @@ fn start(args: &DevClusterArgs, reached_by: &[&'static str]) -> Result<(), DevEr
     outcome
 }
 
-/// Waits until it is ready, says so, and watches until it is told to stop.
+/// Waits until it is ready, prints that, and watches until it is stopped.
 fn ready_and_watch(
     args: &DevClusterArgs,
     layout: &Layout,

@@ -332,7 +332,7 @@ impl Cluster {
     async fn proxies(&self, map: &Topology) -> Proxies {
         let (peers, mut asked) = (Peers::<ProxyService>::new(&self.endpoint), JoinSet::new());
         for (&id, record) in &map.servers {
-            // A place that was given to one that never came counts for nothing.
+            // An entry of a server that never started does not count.
             let is_one = matches!(record.state, ServerState::Up | ServerState::Down);
             if !is_one || !record.roles.contains(&ServerRole::Proxy) {
                 continue;
@@ -445,7 +445,7 @@ impl Draft {
             matches!(pairs, (Ok(draft), Ok(kept))
                 if (&draft.access_key, &draft.secret_key) == (&kept.access_key, &kept.secret_key))
         };
-        // Those of a rotation whose result nobody knows.
+        // The keys of a rotation with an unknown outcome.
         if fs::symlink_metadata(&draft).is_ok() && !is_in_place() {
             return Err(KeysError::NotDone(format!(
                 "{0} is left of an earlier rotation: if `larder keys status` shows its access key, these keys count, and \

@@ -36,7 +36,7 @@ pub(super) struct Machine<'a> {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// The secret, if there is one: a member goes on without, and lets nobody in.
+/// The secret, if there is one: a member runs without it, but admits no other machine.
 fn secret_for_others(config: &Config) -> Option<PeerSecret> {
     let path = config.secret_file.as_deref()?;
     match secret::read(path) {
@@ -48,7 +48,7 @@ fn secret_for_others(config: &Config) -> Option<PeerSecret> {
     }
 }
 
-/// Time between two looks for a manager's directory that was lost. No file system tells that it was mounted.
+/// Interval of checks for a lost manager's directory. No file system announces that it was mounted.
 const MANAGER_LOOK: Duration = Duration::from_secs(1);
 
 type Ended = (ServerRole, Result<(), RoleError>);
@@ -188,8 +188,8 @@ impl Machine<'_> {
         }
     }
 
-    /// The work to begin once a role has begun. The manager answers machines that ask to be let in, or, without one, they are told
-    /// where managers are. The proxy watches the map.
+    /// The work to begin once a role has begun. The manager answers discovery requests; without one, the machine
+    /// answers with the managers' addresses. The proxy watches the map.
     fn on_started(
         &self,
         role: ServerRole,

@@ -53,7 +53,7 @@ impl Watch {
         let saved = tokio::task::spawn_blocking(move || record.save(&dir)).await;
         match saved {
             Ok(Ok(())) => {}
-            // The next start may ask managers that are gone; the next change is written again.
+            // The next start may contact managers that are gone; the next change is saved again.
             Ok(Err(error)) => tracing::warn!(%error, "the managers' addresses could not be saved"),
             Err(error) => tracing::warn!(%error, "the managers' addresses could not be saved"),
         }

@@ -173,7 +173,7 @@ fn presigned_for(seconds: &str) -> Result<(), S3Error> {
     Err(S3Error::with_message(S3ErrorCode::AuthorizationQueryParametersError, message))
 }
 
-/// Refuses digests that nobody verifies, and those that are given as nothing.
+/// Refuses digests that are not verified, and empty ones.
 ///
 /// # Errors
 /// As S3: the error names the fault.

@@ -105,7 +105,7 @@ impl ConnectionActivity {
     }
 }
 
-/// The connection was told to make room before its request came: nothing of the request is done.
+/// The connection was chosen for eviction before its request arrived: nothing of the request is done.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection was closed for another before its request came")]
 pub(crate) struct MadeRoom;
@@ -131,7 +131,7 @@ impl Working {
         Self(Arc::default())
     }
 
-    /// Notes how much of the body still comes, though nobody reads it.
+    /// Records how much of the body will still arrive unread.
     pub(crate) fn leave_unread(&self, bytes: u64) {
         self.0.unread.store(bytes, Ordering::Relaxed);
     }

@@ -82,7 +82,7 @@ impl State {
     fn close_idlest(&mut self, idle: Duration, network: Option<Network>) -> Option<()> {
         loop {
             let id = self.idlest(idle, network)?;
-            // Where a request came meanwhile, the next is looked for: it is not idle any more.
+            // If a request has arrived meanwhile, the next idle connection is sought.
             if self.open.get(&id).is_some_and(|entry| entry.activity.close_if_idle(idle)) {
                 self.remove(id)?.close.notify_one();
                 return Some(());

@@ -15,8 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::limits::{ANSWER_RATE_MIN, ANSWER_WAIT_MAX};
 
-/// A timer that is set when it is first asked, and set again only when it has run out or comes too late: moving its
-/// deadline on costs nothing.
+/// A timer that is set at its first use, and again only when it has expired or would fire too late: moving its deadline
+/// on costs nothing.
 #[derive(Default)]
 pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
 

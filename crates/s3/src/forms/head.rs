@@ -97,7 +97,7 @@ struct Reader {
     at: At,
     fields: Vec<Field>,
     file_name: String,
-    /// Bytes looked at, to be held against those that came.
+    /// Bytes examined, of those that arrived.
     #[cfg(test)]
     looked_at: usize,
 }

@@ -55,7 +55,7 @@ async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<Se
     let (metas, datas) = (Peers::<MetaService>::new(endpoint), Peers::<DataService>::new(endpoint));
     let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
     for (&id, record) in &map.servers {
-        // A place that was given to one that never came has no counts.
+        // An entry of a server that never started has no counts.
         if !matches!(record.state, ServerState::Up | ServerState::Down) {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Observes the cluster beside a manager, for those who ask since when something is so and how fast disks fill.
 //!
-//! It looks at the map once a second, and asks the meta servers for their volumes, and the data servers for
-//! their room, once a minute. It changes nothing.
+//! It checks the map once a second, and asks the meta servers for their volumes, and the data servers for their free
+//! space, once a minute. It changes nothing.
 
 use std::convert::Infallible;
 use std::sync::Arc;
