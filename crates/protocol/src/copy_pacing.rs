@@ -7,10 +7,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A chunk with a single copy waits for nobody.
-//! 2. A turn counts only if the need that it answers was said after this server began to wait, and for [`COPY_TURN_MS`].
-//! 3. Who hears nothing for so long goes on by itself: no copy waits for a manager for ever.
-//! 4. Nothing here bears on what is right: turns that are late, or of two leaders, change the order of copies alone.
+//! 1. A chunk with a single copy never waits for a turn.
+//! 2. A turn counts only if the report that it answers was sent after this server began to wait, and for
+//!    [`COPY_TURN_MS`].
+//! 3. A server without a turn for so long copies on its own: no copy waits for a manager for ever.
+//! 4. Nothing here affects correctness: turns that are late, or of two leaders, change the order of copies alone.
 
 use serde::{Deserialize, Serialize};
 

@@ -206,8 +206,8 @@ impl Call {
         }
     }
 
-    /// Returns true if it is a word on what a proxy did or found, true in every view, and may come without anybody who waits for
-    /// an answer.
+    /// Returns true for a proxy's report of what it did or found, which holds in every view and may arrive without a
+    /// caller that waits.
     #[must_use]
     pub fn is_word(&self) -> bool {
         match self {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. At most so many inputs wait: more are refused, and nobody waits to put one in.
-//! 2. Once the thread is gone nothing is taken any more, and what waited is dropped: its askers hear that at once.
+//! 1. At most so many inputs wait: more are refused, and no caller blocks.
+//! 2. Once the thread has ended no input is accepted, and waiting ones are dropped: their callers learn that at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

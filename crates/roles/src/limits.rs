@@ -41,9 +41,9 @@ pub const DEFERRED_ORDER_MAX: Duration = Duration::from_secs(10);
 pub const DEFERRED_ORDERS_MAX: usize = 4_096;
 /// Oldest version of the protocol between processes in which data servers report what waits at their disks.
 pub const PROTOCOL_REPORTS: u8 = 4;
-/// Oldest version of it that all managers speak who know the command `ForgetTokens`.
+/// First version whose managers all support the command `ForgetTokens`.
 pub const PROTOCOL_FORGETS: u8 = 5;
-/// Oldest version of it that all managers speak who know the command `EndDeletionOf`.
+/// First version whose managers all support the command `EndDeletionOf`.
 pub const PROTOCOL_NAMES_ENDED: u8 = 6;
 /// Oldest version of it in which a cluster can be a region: all managers know the command `SetRegion`, and servers the map
 /// that it makes.
@@ -52,7 +52,7 @@ pub const PROTOCOL_REGIONS: u8 = 7;
 pub const PROTOCOL_GATEWAYS: u8 = 8;
 /// Oldest version of it in which meta servers know how far other regions are, and managers how many a bucket waits for.
 pub const PROTOCOL_POSITIONS: u8 = 9;
-/// Oldest version of it that all managers speak who know how a region's bucket is deleted.
+/// First version whose managers all support the deletion of a region's bucket.
 pub const PROTOCOL_DELETIONS: u8 = 10;
 /// Oldest version of it in which managers and their maps know the home of a bucket.
 pub const PROTOCOL_HOMES: u8 = 11;
@@ -60,7 +60,7 @@ pub const PROTOCOL_HOMES: u8 = 11;
 pub const PROTOCOL_LOCAL: u8 = 12;
 /// Oldest version of it in which a gateway lists the keys of all regions.
 pub const PROTOCOL_LISTS: u8 = 13;
-/// Oldest version of it that all managers speak who move volumes for balance: others would undo a move that is under way.
+/// First version whose managers all move volumes for balance: older ones would undo a move that is under way.
 pub const PROTOCOL_BALANCE: u8 = 14;
 /// Oldest version of it in which managers and their maps know that rebalancing is paused.
 pub const PROTOCOL_PAUSE: u8 = 15;

@@ -336,7 +336,7 @@ pub enum ManagerReply {
 }
 
 impl ManagerReply {
-    /// The reply as an asker understands it who speaks this version of the protocol.
+    /// The reply in the form that a requester of this protocol version decodes.
     pub(crate) fn in_version(self, version: u8) -> Self {
         match self {
             Self::OlderManager(_) if version < PROTOCOL_FORGETS => Self::Busy,

@@ -309,7 +309,8 @@ impl Pg {
 }
 
 impl Batch<'_> {
-    /// Makes what a put was to make, of another region if it was told. `put_op` decides who wins, `now` frees what loses.
+    /// Writes the version of a put, from a client or another region. `put_op` decides which version wins, `now` frees
+    /// what loses.
     fn commit_put(
         &mut self,
         put: &Put,

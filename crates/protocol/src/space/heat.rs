@@ -3,8 +3,9 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing here bears on what is right: it decides which copies are made first.
-//! 2. The number of changes only grows while a view lasts: who has seen one sees by another that there is news.
+//! 1. Nothing here affects correctness: it decides which copies are made first.
+//! 2. The number of changes only grows while a view lasts: a reader that has seen one number learns from another that
+//!    there are changes.
 
 use std::collections::BTreeMap;
 

@@ -79,7 +79,7 @@ impl Lv {
         !self.leaving.is_empty() || self.info.replicas.iter().any(is_filled)
     }
 
-    /// Forgets who is away once nobody says it any more.
+    /// Drops notes of absent replicas that no report confirms any more.
     fn forget_away(&mut self) {
         if !self.is_changing() {
             self.away = Holders::default();

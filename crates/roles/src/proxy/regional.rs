@@ -303,7 +303,7 @@ impl RegionAccess for LocalRoles {
         self.manager().map().map.buckets.values().any(|bucket| bucket.regions > 1)
     }
 
-    /// Here the map has nothing to do with who is told.
+    /// Here the map does not decide which server gets the report.
     async fn map_passes(&self, _: u64) {
         std::future::pending().await
     }

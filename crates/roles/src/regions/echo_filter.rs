@@ -1,13 +1,14 @@
 //! Remembers recent changes of each region, so that they are not sent back to it.
 //!
-//! A change that is taken from a region is journaled here like any other, since further regions need to hear of it. The
-//! region that told it has it, or what won over it, for as long as its number lives, which is one life of its data. To
-//! tell it back would cost both as much again as its id did.
+//! A change applied from a region is journaled here like any other, since further regions need it. The region that sent
+//! it has it, or a later version, for as long as its number lives, which is one life of its data. Sending it back would
+//! cost both as much again as its id did.
 //!
 //! # Invariants
 //!
-//! 1. An entry counts as told by a region only with the print that the region told: once amended it has another.
-//! 2. The prints of a region are bounded in number. A forgotten entry is told back, and found to be there.
+//! 1. An entry counts as received from a region only with the print that it had then: an amended one has another.
+//! 2. The prints of a region are bounded in number. A forgotten entry is sent back, and the region finds that it has
+//!    it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

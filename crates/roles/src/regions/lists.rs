@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A list has what every region has. If one does not answer, the client hears of it instead of a list.
-//! 2. A region that is asked tells what it has itself, and asks nobody.
-//! 3. A tombstone that one region has told of, or that another has yet to take, is there until the list has ended:
+//! 1. A list has what every region has. If one does not respond, the client gets an error instead of a list.
+//! 2. A region answers with its own keys, and asks no other region.
+//! 3. A tombstone that one region has sent, or that another has yet to apply, exists until the list has ended:
 //!    `tombstones.rs` waits longer than a list may take.
 
 use std::sync::Arc;

@@ -3,9 +3,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Turns are given only by a leader that has had the time to hear all who have needs.
-//! 2. Who may make copies and has made none for [`COPY_STUCK_MS`] holds up nobody.
-//! 3. The budgets that are given add up to those of all who have needs, but for what a server would have had by itself.
+//! 1. A leader grants turns only after the time in which all servers with copies to make report.
+//! 2. A server that has a turn and has made no copy for [`COPY_STUCK_MS`] delays no other.
+//! 3. The granted budgets add up to those of all servers with copies to make, apart from what a server would have had
+//!    by itself.
 
 use std::collections::BTreeMap;
 

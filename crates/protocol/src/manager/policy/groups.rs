@@ -1,5 +1,5 @@
-//! Views: who leads and who is a member, from who answers, what the view before allows, and where things ought
-//! to be.
+//! Views: chooses each group's primary and members from the servers that are up, the constraints of the previous view,
+//! and the placement wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -224,7 +224,7 @@ impl StepContext<'_> {
         }
     }
 
-    /// Tells members and learners of the view, those who have not heard of it in their run.
+    /// Sends the view to members and learners that have not acknowledged it in their run.
     pub(super) fn tell_view(&mut self, pg: PgId) {
         let Some(record) = self.map.pg(pg).filter(|record| record.view > View(0)) else { return };
         let (view, told) = self.leading.told.entry(pg).or_default();

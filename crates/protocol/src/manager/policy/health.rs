@@ -36,10 +36,10 @@ pub(super) struct Healths {
 }
 
 impl Healths {
-    /// The health of servers as a newly elected one of `managers` knows it. A server speaks to the leader, and to the others in turn: one
-    /// that died with the leader has been silent for a while already. Each has time to be heard here first. A manager that
-    /// heard nobody lately was cut off itself. A server that it did not hear for longer than one may be silent reaches
-    /// only others, so that its silence says nothing.
+    /// The health of servers as a newly elected one of `managers` knows it. A server sends heartbeats to the leader,
+    /// and to the others in turn: one that died with the leader has been silent for a while already. Each gets time for
+    /// a heartbeat here first. A manager without recent heartbeats was cut off itself. A server that was silent here
+    /// for longer than one may be reaches only others, so its silence here proves nothing.
     pub(super) fn new(now_ms: u64, overheard: &FollowerHeartbeats, managers: usize) -> Self {
         let mut healths =
             Self { since_ms: now_ms, late_looks: 0, looked_ms: now_ms, servers: BTreeMap::new() };

@@ -5,10 +5,10 @@
 //!
 //! # Invariants
 //!
-//! 1. A look that proposed, told or waits for anything is followed by another at the next tick.
-//! 2. A look comes from the map, from what servers and proposals said, from who was heard, and for how long, and from
-//!    what waits for a time. The first three end a rest when they change; there is none while anything waits.
-//! 3. Whatever may have been overlooked in this, a rest ends after [`REST_MS_MAX`].
+//! 1. An examination that proposed, sent or waits for anything is followed by another at the next tick.
+//! 2. An examination depends on the map, on reports and proposals, on the servers' heartbeats, and on timers. A change
+//!    of the first three ends quiescence; there is none while a timer runs.
+//! 3. As a safeguard, quiescence ends after [`REST_MS_MAX`].
 
 use larder_types::ServerId;
 

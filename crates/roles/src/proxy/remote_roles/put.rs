@@ -226,8 +226,8 @@ pub(super) async fn again(
     Ok(())
 }
 
-/// Tells the primary what became of a put that is committed. It is told with that who has the put, so what
-/// is on its way to others is waited for a little.
+/// Reports a committed put to its primary. The report names the replicas that have the data, so writes on their way to
+/// others are awaited briefly.
 fn commit(remote: &RemoteRoles, pg: PgId, grant: Grant, written: Written) {
     let Written { mut seen, rest } = written;
     let Some(rest) = rest else { return tell_committed(&remote.primaries, pg, grant, &seen) };

@@ -3,10 +3,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Every meta server hears of the session at each beat: the puts of one that is silent are resolved.
-//! 2. A request is finished only when all that is to be said of its put was said before, or will be within
-//!    [`STRAGGLER_MAX`](crate::limits::STRAGGLER_MAX). A put of a finished request that has no outcome is
-//!    resolved a little later.
+//! 1. Every meta server gets the session's beats: the puts of a silent session are resolved.
+//! 2. A request is finished only when all reports of its put were sent before, or will be within
+//!    [`STRAGGLER_MAX`](crate::limits::STRAGGLER_MAX). A put of a finished request that has no outcome is resolved a
+//!    little later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
