@@ -57,7 +57,7 @@ impl Authority {
         Self::with_key(cluster, key::draw()?)
     }
 
-    /// The authority of all who know a secret, and of nobody else.
+    /// The authority that follows from a secret, shared by all that know it.
     ///
     /// # Errors
     /// If the secret gives no key.

@@ -100,7 +100,7 @@ const WITHIN_SECONDS: RangeInclusive<u64> = 4..=366 * 86_400;
 impl Period {
     /// The default of every scrub: it finds a disk that goes bad while the other copies are good.
     pub(crate) const TWO_WEEKS: Self = Self(Some(Duration::from_secs(14 * 86_400)));
-    /// The life of an upload that nobody ends, if nothing else is set: longer than a client goes on with one.
+    /// The default life of an unfinished upload: longer than a client resumes one.
     pub(crate) const A_WEEK: Self = Self(Some(Duration::from_secs(7 * 86_400)));
 
     /// The time; `None` for off.

@@ -4,9 +4,9 @@
 //! # Invariants
 //!
 //! 1. Nothing else changes meanwhile: the listener is open, and requests are served.
-//! 2. A process that never was ready, or is told a second time, gives no notice: nobody is sent to it, or nobody wants to wait.
-//!    One that is not ready at the moment does: all machines are so during a failover, and balancers send on until they have
-//!    been told it several times.
+//! 2. A process that never was ready, or gets a second signal, gives no notice: no client is sent to it, or the
+//!    operator does not want to wait. One that is not ready at the moment does: all machines are so during a failover, and
+//!    balancers keep sending until several probes have failed.
 
 use std::sync::Arc;
 

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Records are given out in the order of the log, up to the first place that does not verify.
-//! 2. Behind that place the search goes on through all that is left, at every place where a record
-//!    could begin: only so can damage be told from a torn tail.
-//! 3. A segment's header has nothing that its name, the log's other headers and its records do not tell: where its
+//! 1. Records are returned in the order of the log, up to the first place that does not verify.
+//! 2. Behind that place the search goes on through all that is left, at every place where a record could begin: only so
+//!    can damage be distinguished from a torn tail.
+//! 3. A segment's header has nothing that its name, the log's other headers and its records do not have: where its
 //!    first record verifies, a bad header is no damage.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,10 +3,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A request is handed on once: one that was is answered where it arrives, whatever it names.
-//! 2. It is handed on only if its signature is good: nobody else takes a turn, here or there.
-//! 3. Nothing of it is changed on the way but how it is framed: its signature, digests and conditions are verified by
-//!    who answers it.
+//! 1. A request is forwarded once: a forwarded one is answered where it arrives, whatever it names.
+//! 2. It is forwarded only if its signature is good: others use no slot, here or there.
+//! 3. Only its framing changes on the way: the server that answers verifies its signature, digests and conditions.
 
 use std::net::SocketAddr;
 

@@ -1,9 +1,9 @@
 //! The checksums that guard stored bytes: XXH3-64 of every 64 KiB, seeded by the request.
 //!
-//! The seed makes the sums of one put differ from those of every other. So a slow reader who meets the next object in
-//! the same place takes it for damage and asks again. And nobody can craft an object that passes for another. The
-//! request is known before the grant is, so the proxy can send the sums with the put's METAX. XXH3 is used because a
-//! CRC with a salted prefix still collides for equal lengths.
+//! The seed makes the sums of one put differ from those of every other. So a slow reader that finds the next object in
+//! the same place takes it for damage and looks it up again. And no client can craft an object that passes for another.
+//! The request is known before the grant is, so the proxy can send the sums with the put's METAX. XXH3 is used because
+//! a CRC with a salted prefix still collides for equal lengths.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 

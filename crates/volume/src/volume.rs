@@ -165,7 +165,7 @@ impl Volume {
         assert!(before.is_none(), "LV {lv} has one PV on this disk");
     }
 
-    /// Takes an LV's PV away: nobody reads or writes it from now on, but for those who are reading already.
+    /// Takes an LV's PV away: no new read or write reaches it, and reads under way end.
     pub(crate) fn remove(&mut self, lv: LvId) -> Option<Pv> {
         assert!(!self.dirty.contains(&lv), "what is taken away is written first");
         self.reader.bases.write().remove(&lv);

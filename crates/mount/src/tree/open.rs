@@ -337,7 +337,7 @@ impl<O: Objects> Tree<O> {
         file.show(content);
     }
 
-    /// Closes a handle for good. What could not be saved is lost then, and told to the log: nobody waits for an answer.
+    /// Closes a handle for good. What could not be saved is lost then, and logged: no caller waits for a result.
     pub async fn release(&self, handle: u64) {
         if let Ok((ino, file)) = self.file_of(handle) {
             self.release_file(ino, &file).await;

@@ -247,7 +247,7 @@ impl Remover {
                 continue;
             }
             self.has_void |= is_void;
-            // It was void, or removed once: who says so is in the backend.
+            // It was void, or removed once: the record of that is in the backend.
             self.notice(stray, 0);
             let Some(seen) = self.due(stray) else { continue };
             tracing::info!(blob = %name.id, "removed a retired or void blob");

@@ -76,7 +76,7 @@ impl Packer {
         Ok(answer)
     }
 
-    /// Sets who answers what other workers hand on. Until then they are told to come again.
+    /// Sets the handler of requests that other workers forward. Until then they are asked to retry.
     pub fn answer_handed_on(&self, answering: Answering) {
         if let Some(handed) = self.handed()
             && !handed.answers(answering)

@@ -1,4 +1,4 @@
-//! Decides who may do what. Root may do everything, and nobody else anything.
+//! Decides access. Root may do everything, and all other users nothing.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! The form of a signature of version 4, in a header or in a query: what is malformed is told as S3 tells it.
+//! Parses a signature of version 4 in a header or query; malformed ones get S3's errors.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::{S3Error, S3ErrorCode};

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A form is let in only if every condition is met, and every field that may change the object has a condition.
-//! 2. A condition that cannot be read lets nobody in: one that is not known is refused, not passed over.
+//! 1. A form is accepted only if every condition is met, and every field that may change the object has a condition.
+//! 2. A condition that cannot be read refuses the form: an unknown one is not skipped.
 
 use std::time::SystemTime;
 

@@ -8,8 +8,9 @@ use hyper::body::{Body as _, Incoming};
 use super::activity::Working;
 use crate::limits::{UNREAD_BYTES_MAX, UNREAD_TIMEOUT};
 
-/// Clears a connection of a body that nobody reads any more. A little is dropped as it comes, while the client reads the
-/// answer, and the connection goes on. Behind more it closes, and lingers so that the client sees the answer.
+/// Clears a connection of a body that is not read any more. A short rest is dropped as it arrives, while the client
+/// reads the response, and the connection stays open. With a longer one it closes, and lingers so that the client gets
+/// the response.
 pub(crate) fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
     let closes = headers.get(CONNECTION).is_some_and(|value| value == "close");
     let unread = body.size_hint().exact().filter(|bytes| !closes && *bytes <= UNREAD_BYTES_MAX);

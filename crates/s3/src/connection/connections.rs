@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. No more are open than allowed, nor more of one network; a connection that was told to close no longer counts.
-//! 2. Only one that has no request, and had none for a while, is told to close ([`super::activity`]).
+//! 1. No more are open than allowed, nor more of one network; a connection chosen for closing no longer counts.
+//! 2. Only one that has no request, and had none for a while, is closed ([`super::activity`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

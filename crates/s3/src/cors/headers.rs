@@ -89,7 +89,7 @@ fn asked_headers(headers: &HeaderMap) -> Option<Vec<String>> {
     (names.len() <= PREFLIGHT_HEADERS_MAX).then_some(names)
 }
 
-/// The headers that tell a browser of a rule. It keeps an answer for all who ask in the same way.
+/// The headers by which a browser learns a rule. It caches a response for all equal requests.
 fn told(rule: &CorsRule, origin: &HeaderValue) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     if is_for_all(rule) {

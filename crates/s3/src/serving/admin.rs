@@ -3,11 +3,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing is told before root's signature is verified, or for metrics a token that root's keys have signed, nor done for a
-//!    request without.
-//! 2. The program is asked at most once at a time, also if a client goes away meanwhile. Its answer is told again for
+//! 1. Nothing is sent or done before root's signature is verified, or for metrics a token signed with root's keys.
+//! 2. At most one query of the program runs at a time, also if a client disconnects meanwhile. Its result is cached for
 //!    [`STATE_TOLD_AGAIN`].
-//! 3. These requests take no turn of others. Their number and the time that each waits are bounded.
+//! 3. These requests use no slot of others. Their number and the time that each waits are bounded.
 
 use std::sync::Arc;
 

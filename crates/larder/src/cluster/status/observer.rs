@@ -34,7 +34,7 @@ const SPACE_LOOK: Duration = Duration::from_secs(60);
 const SETTLED: Duration = Duration::from_secs(10);
 /// A pause between two looks that is longer is a gap: the process stood still, and its map is old when it goes on.
 const GAP_MS: u64 = 10_000;
-/// A manager to which nobody has called a map the latest for so long has a gap, too, though it hears its leader.
+/// A manager without a confirmed latest map for so long has a gap, too, though it gets its leader's heartbeats.
 const SILENT: Duration = Duration::from_millis(MANAGERS_SILENT_MS);
 
 /// See the module's head.

@@ -23,7 +23,7 @@ use crate::ids::WorkerId;
 /// Name of the secret in the bucket.
 const SECRET: &str = "secret";
 
-/// The secret that all workers of a bucket know, and nobody who cannot read the bucket. The first worker draws it.
+/// The secret of a bucket's workers: all that can read the bucket know it. The first worker draws it.
 pub(crate) async fn secret_of(root: &Backend) -> Result<Secret, PackError> {
     let found = match root.whole(SECRET, SECRET_BYTES as u64).await {
         Ok(found) => found,
