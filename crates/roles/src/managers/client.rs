@@ -279,12 +279,12 @@ impl ManagersClient {
         others.retain(|other| Some(*other) != leader);
         let turn = turn % others.len().max(1);
         others.rotate_left(turn);
-        let told = |manager: &ServerId| {
+        let is_sent = |manager: &ServerId| {
             let sent = self.known.contacts.send(&map, *manager, message, &Bytes::new());
             sent.inspect_err(|error| tracing::debug!(%manager, %error, "a manager was not reached"))
                 .is_ok()
         };
-        leader.into_iter().chain(others).filter(told).take(SAID_TO_MANAGERS).for_each(drop);
+        leader.into_iter().chain(others).filter(is_sent).take(SAID_TO_MANAGERS).for_each(drop);
     }
 }
 
@@ -316,7 +316,7 @@ impl Known {
         }
         drop(since);
         let older = accepted.err();
-        self.older.send_if_modified(|told| std::mem::replace(told, older) != older);
+        self.older.send_if_modified(|last| std::mem::replace(last, older) != older);
         accepted
     }
 
