@@ -154,6 +154,8 @@ impl Domains {
     /// The bucket named by a `Host` header, if it names one.
     pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
         let name = host.split_once(':').map_or(host, |(name, _)| name);
+        // DNS writes a name that is whole with a dot behind it.
+        let name = name.strip_suffix('.').unwrap_or(name);
         self.0.iter().find_map(|domain| {
             let cut = name.len().checked_sub(domain.len() + 1)?;
             let (bucket, rest) = (name.get(..cut)?, name.get(cut..)?);
@@ -186,6 +188,7 @@ mod tests {
             Domains::new(vec!["com".into(), "S3.example.com".into(), "s3".into()]).unwrap();
         assert_eq!(domains.bucket_of("photos.s3.EXAMPLE.com:9000"), Some("photos"));
         assert_eq!(domains.bucket_of("my.photos.s3"), Some("my.photos"));
+        assert_eq!(domains.bucket_of("photos.s3.:9000"), Some("photos"));
         for host in ["com", "s3", "127.0.0.1:9000", ".s3", "xs3", "localhost", ""] {
             assert_eq!(domains.bucket_of(host), None, "{host}");
         }

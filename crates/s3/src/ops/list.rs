@@ -15,6 +15,7 @@ use super::face::{Face, Request};
 use super::get::last_modified;
 use crate::answer;
 use crate::digest::checksums::{kind_name, name};
+use crate::errors::elements::{self, invalid_argument};
 use crate::errors::{error, from_store};
 use crate::request::attributes::class;
 use crate::request::head::{Parameters, lines};
@@ -34,10 +35,10 @@ impl Encoding {
         match parameters.one("encoding-type")?.as_deref() {
             None => Ok(Self(false)),
             Some(EncodingType::URL) => Ok(Self(true)),
-            Some(_) => Err(error(
-                S3ErrorCode::InvalidArgument,
-                "Invalid Encoding Method specified in Request",
-            )),
+            Some(other) => {
+                let message = "Invalid Encoding Method specified in Request";
+                Err(invalid_argument(message, "encoding-type", other))
+            }
         }
     }
 
@@ -246,6 +247,7 @@ fn show_version(listed: &ListedObject, encoding: Encoding) -> ObjectVersion {
 pub(crate) async fn v1<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
     let wanted = Wanted::of(&request)?;
     let encoding = wanted.encoding;
+    refuse_of_other_list(request.parameters(), &OF_V2)?;
     let marker = request.parameters().one("marker")?;
     let found = wanted.page(face, &request.bucket, given(marker.clone())).await?;
     // Without a delimiter clients go on from the last key they saw (S3).
@@ -269,6 +271,7 @@ pub(crate) async fn v1<O: Objects>(face: &Face<O>, request: Request) -> S3Result
 pub(crate) async fn v2<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
     let wanted = Wanted::of(&request)?;
     let (encoding, parameters) = (wanted.encoding, request.parameters());
+    refuse_of_other_list(parameters, &OF_V1)?;
     let continuation_token = parameters.one("continuation-token")?;
     let start_after = parameters.one("start-after")?;
     let with_owner = parameters.read("fetch-owner", |text| text.parse().ok())? == Some(true);
@@ -309,6 +312,9 @@ pub(crate) async fn versions<O: Objects>(
             "A version-id marker cannot be specified without a key marker.",
         ));
     }
+    if let Some(other) = version_marker.as_deref().filter(|version| *version != "null") {
+        return Err(invalid_argument("Invalid version id specified", "version-id-marker", other));
+    }
     let found = wanted.page(face, &request.bucket, marker.clone()).await?;
     let next = found.next();
     let ends_in_group = next.is_some_and(|next| found.groups.iter().any(|group| group == next));
@@ -329,6 +335,27 @@ pub(crate) async fn versions<O: Objects>(
         encoding_type: encoding.name(),
         request_charged: None,
     })
+}
+
+/// Parameters of one kind of list that the other refuses, with the words of S3. Passed over, a client that pages by them would
+/// get the first page for ever.
+type OfOtherList = [(&'static str, &'static str)];
+const OF_V2: [(&str, &str); 2] = [
+    ("continuation-token", "continuation-token only supported in REST.GET.BUCKET with list-type=2"),
+    ("start-after", "startAfter only supported in REST.GET.BUCKET with list-type=2"),
+];
+const OF_V1: [(&str, &str); 1] =
+    [("marker", "Marker unsupported with REST.GET.BUCKET in list-type=2")];
+
+fn refuse_of_other_list(parameters: Parameters<'_>, of_other: &OfOtherList) -> S3Result<()> {
+    let is_there = |wanted: &str| parameters.names().any(|name| name == wanted);
+    match of_other.iter().find(|(name, _)| is_there(name)) {
+        None => Ok(()),
+        Some((name, message)) => {
+            let argument = [("ArgumentName", (*name).to_owned())];
+            Err(elements::with(error(S3ErrorCode::InvalidArgument, *message), argument))
+        }
+    }
 }
 
 /// Objects here are never archived, so that their restore status is always absent; nothing else can

@@ -5,14 +5,15 @@ use larder_objects::{ListRequest, ListedPart, Objects};
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{UploadId, UploadRow};
 use s3s::dto::{ETag, ListMultipartUploadsOutput, ListPartsOutput, MultipartUpload, Part};
-use s3s::{Body, S3ErrorCode, S3Result};
+use s3s::{Body, S3Result};
 
 use super::face::{Face, Request};
 use super::get::last_modified;
 use super::list::{Encoding, Split, given, page_size};
 use crate::answer;
 use crate::digest::checksums::{kind_name, name, show_checksum};
-use crate::errors::{error, from_store};
+use crate::errors::elements::invalid_argument;
+use crate::errors::from_store;
 use crate::request::attributes::class;
 use crate::request::names::{initiator, owner};
 
@@ -79,10 +80,10 @@ pub(crate) async fn uploads<O: Objects>(
     let upload_marker = given(parameters.one("upload-id-marker")?);
     // Without a key the upload's id means nothing (S3).
     let after_upload = match &upload_marker {
-        Some(id) if after.is_some() => Some(
-            UploadId::parse(id)
-                .ok_or_else(|| error(S3ErrorCode::InvalidArgument, "Invalid uploadId marker"))?,
-        ),
+        Some(id) if after.is_some() => {
+            let invalid = || invalid_argument("Invalid uploadId marker", "upload-id-marker", id);
+            Some(UploadId::parse(id).ok_or_else(invalid)?)
+        }
         _ => None,
     };
     let asked = ListRequest {

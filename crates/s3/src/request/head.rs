@@ -179,6 +179,10 @@ impl<'r> Line<'r> {
 pub(crate) fn count(name: &str, text: &str) -> S3Result<i32> {
     let message = match text.parse() {
         Ok(count @ 0..) => return Ok(count),
+        // The spelling is S3's.
+        Ok(_) if name == "max-keys" => {
+            "Argument maxKeys must be an integer between 0 and 2147483647".to_owned()
+        }
         Ok(_) => format!("Argument {name} must be an integer between 0 and 2147483647"),
         Err(_) => format!("Provided {name} not an integer or within integer range"),
     };

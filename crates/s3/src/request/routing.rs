@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Of several sub-resources the first of [`SUB_RESOURCES`] decides.
+//! 1. At most one sub-resource makes the operation: two that would are refused (S3).
 //! 2. A sub-resource of S3's that makes no operation here is refused. Passed over, a request to change an object's
 //!    encryption would put the request's XML in the object's place. Parameters that are not S3's are passed over, as S3 does.
 
@@ -13,6 +13,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use super::head::{Parameters, is_presigned};
 use super::operation::{Operation, Question, S3Operation};
+use crate::errors::elements::{self, invalid_argument};
 use crate::errors::{error, not_implemented, precondition_failed};
 use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::options::Domains;
@@ -49,6 +50,12 @@ enum Unserved {
     Method(Option<&'static str>),
     /// One parameter lacks another, or may not be there.
     Parameters(&'static str),
+    /// It names two sub-resources that each make an operation.
+    Conflict(&'static str, &'static str),
+    /// It names a bucket's sub-resource below a key.
+    BelowKey(&'static str),
+    /// Its parameters are of a bucket, and its address names none.
+    NoBucket,
     /// It is posted to a bucket, and is no form.
     NoForm,
 }
@@ -89,11 +96,14 @@ impl Route {
     ///
     /// # Errors
     /// `NotImplemented` that names the sub-resource; `MethodNotAllowed` with those that are; `InvalidArgument` where one
-    /// lacks another, or may not be there; `PreconditionFailed` without a form.
+    /// lacks another, may not be there, or contradicts another. `InvalidRequest` where a key has none such; `NoSuchBucket`
+    /// where no bucket is named; `PreconditionFailed` without a form.
     pub(crate) fn check(&self, method: &Method) -> Result<(), S3Error> {
         match self.unserved {
             None => Ok(()),
-            Some(Unserved::Method(name)) => Err(not_allowed(&allowed(self.level, name))),
+            Some(Unserved::Method(name)) => {
+                Err(not_allowed((method, self.level), name, &allowed(self.level, name)))
+            }
             Some(Unserved::NoForm) => {
                 let form = "Bucket POST must be of the enclosure-type multipart/form-data";
                 Err(precondition_failed(Some(form)))
@@ -104,6 +114,15 @@ impl Route {
             }
             Some(Unserved::Parameters(message)) => {
                 Err(error(S3ErrorCode::InvalidArgument, message))
+            }
+            Some(Unserved::Conflict(one, other)) => {
+                let message = format!("Conflicting query string parameters: {one}, {other}");
+                Err(invalid_argument(message, "ResourceType", one))
+            }
+            Some(Unserved::BelowKey(message)) => Err(error(S3ErrorCode::InvalidRequest, message)),
+            Some(Unserved::NoBucket) => {
+                let message = "The request's parameters are of a bucket, and its path names none";
+                Err(error(S3ErrorCode::NoSuchBucket, message))
             }
         }
     }
@@ -158,16 +177,27 @@ fn allowed(level: Level, name: Option<&'static str>) -> Vec<&'static str> {
     }
 }
 
-fn not_allowed(allowed: &[&str]) -> S3Error {
+fn not_allowed(
+    (method, level): (&Method, Level),
+    name: Option<&'static str>,
+    allowed: &[&str],
+) -> S3Error {
     let message = "The specified method is not allowed against this resource.";
-    let mut refused = error(S3ErrorCode::MethodNotAllowed, message);
+    let resource = match (name, level) {
+        (Some(name), _) => name.to_ascii_uppercase(),
+        (None, Level::Service) => "SERVICE".to_owned(),
+        (None, Level::Bucket) => "BUCKET".to_owned(),
+        (None, Level::Object) => "OBJECT".to_owned(),
+    };
+    let told = [("Method", method.to_string()), ("ResourceType", resource)];
+    let mut refused = elements::with(error(S3ErrorCode::MethodNotAllowed, message), told);
     if let Ok(allowed) = HeaderValue::try_from(allowed.join(", ")) {
         refused.set_headers(HeaderMap::from_iter([(ALLOW, allowed)]));
     }
     refused
 }
 
-/// Sub-resources of S3's, and what chooses a version or a part. The first that is there decides.
+/// Sub-resources of S3's, and what chooses a version or a part.
 const SUB_RESOURCES: [&str; 42] = [
     "attributes",
     "accelerate",
@@ -215,7 +245,7 @@ const SUB_RESOURCES: [&str; 42] = [
 ];
 const _: () = assert!(SUB_RESOURCES.len() <= u64::BITS as usize, "each has its bit");
 
-/// The sub-resources that a query names, in the order in which they decide.
+/// The sub-resources that a query names, each once.
 fn named(query: &str) -> impl Iterator<Item = &'static str> {
     let mut found = 0_u64;
     for name in Parameters::of(query).names() {
@@ -303,25 +333,34 @@ fn operation(
         headers.contains_key(source)
             || is_presigned(query) && Parameters::of(query).names().any(in_query)
     };
+    if level == Service && method == "GET" && is_of_a_bucket(query) {
+        return Err(Unserved::NoBucket);
+    }
     if !query.is_empty()
         && level != Service
         && let "GET" | "PUT" | "POST" | "DELETE" = method
     {
-        let mut made = None;
+        let mut made: Option<(&'static str, S3Operation)> = None;
         for name in named(query) {
-            match meaning(method, level, name, copies()) {
-                Meaning::Makes(operation) => made = made.or(Some(operation)),
-                Meaning::Qualifies => {}
-                Meaning::Nothing if allowed(level, Some(name)).is_empty() => {
+            match (meaning(method, level, name, copies()), made) {
+                (Meaning::Makes(_), Some((before, _))) => {
+                    return Err(Unserved::Conflict(before.min(name), before.max(name)));
+                }
+                (Meaning::Makes(operation), None) => made = Some((name, operation)),
+                (Meaning::Qualifies, _) => {}
+                (Meaning::Nothing, _) if let Some(why) = below_key(method, level, name) => {
+                    return Err(Unserved::BelowKey(why));
+                }
+                (Meaning::Nothing, _) if allowed(level, Some(name)).is_empty() => {
                     return Err(Unserved::SubResource(name));
                 }
-                Meaning::Nothing => return Err(Unserved::Method(Some(name))),
+                (Meaning::Nothing, _) => return Err(Unserved::Method(Some(name))),
             }
         }
         if (method, level) == ("PUT", Object) {
             check_put(query)?;
         }
-        if let Some(operation) = made {
+        if let Some((_, operation)) = made {
             return Ok(Operation::S3(operation));
         }
     }
@@ -344,13 +383,36 @@ fn operation(
     }))
 }
 
+/// True for parameters of lists of objects, and for sub-resources that only buckets have. A client that names its bucket by a
+/// host of which the server knows nothing would take the list of all buckets for an empty list of objects.
+fn is_of_a_bucket(query: &str) -> bool {
+    let of_lists = ["delimiter", "encoding-type", "list-type"];
+    let makes = |name| matches!(meaning("GET", Level::Bucket, name, false), Meaning::Makes(_));
+    Parameters::of(query).names().any(|name| of_lists.contains(&name)) || named(query).any(makes)
+}
+
+/// The answer of S3 to a read of a bucket's list below a key.
+fn below_key(method: &str, level: Level, name: &str) -> Option<&'static str> {
+    match (method, level, name) {
+        ("GET", Level::Object, "uploads") => {
+            Some("Key is not expected for the GET method ?uploads subresource")
+        }
+        ("GET", Level::Object, "versions") => {
+            Some("There is no such thing as the ?versions sub-resource for a key")
+        }
+        _ => None,
+    }
+}
+
 /// A part has a number and an upload, and what is put has no version yet.
 fn check_put(query: &str) -> Result<(), Unserved> {
     let has = |wanted: &str| Parameters::of(query).names().any(|name| name == wanted);
     let refused = |message: &'static str| Err(Unserved::Parameters(message));
     match (has("uploadId"), has("partNumber")) {
         (true, false) => return refused("A part needs a partNumber beside its uploadId."),
-        (false, true) => return refused("A part needs an uploadId beside its partNumber."),
+        (false, true) => {
+            return refused("This operation does not accept partNumber without uploadId");
+        }
         _ => {}
     }
     let of_version = ["acl", "legal-hold", "retention", "tagging"];
@@ -361,159 +423,4 @@ fn check_put(query: &str) -> Result<(), Unserved> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn route(method: &str, uri: &str) -> Route {
-        let request = Request::builder().method(method).uri(uri).body(()).unwrap();
-        Route::of(&request, &Domains::none(), || false)
-    }
-
-    fn refused(method: &str, uri: &str) -> Option<S3ErrorCode> {
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let refused = route(method.as_str(), uri).check(&method);
-        refused.err().map(|refused| refused.code().clone())
-    }
-
-    #[test]
-    fn operations_are_told_by_method_and_address() {
-        for (method, uri, expected) in [
-            ("GET", "/", "ListBuckets"),
-            ("HEAD", "/", "ListBuckets"),
-            ("GET", "/b", "ListObjects"),
-            ("GET", "/b/?list-type=2&prefix=versions", "ListObjectsV2"),
-            ("GET", "/b?list-type=%32", "ListObjectsV2"),
-            ("GET", "/b?list-type=1", "ListObjects"),
-            ("GET", "/b?list-type=2&list-type=2", "ListObjects"),
-            ("GET", "/b?versions&prefix=x", "ListObjectVersions"),
-            ("GET", "/b?versioning", "GetBucketSetting"),
-            ("PUT", "/b/", "CreateBucket"),
-            ("POST", "/b?delete", "DeleteObjects"),
-            ("GET", "/b/k/", "GetObject"),
-            ("GET", "/b/k?versionId=null&partNumber=1&x=y", "GetObject"),
-            ("HEAD", "/b/k?acl", "HeadObject"),
-            ("PUT", "/b/k?partNumber=1&uploadId=x", "UploadPart"),
-            ("PUT", "/b/k?uploadId=x&partNumber=1&tagging", "PutObjectTagging"),
-            ("POST", "/b/k?uploads=", "CreateMultipartUpload"),
-            ("PUT", "/b/k?X-Amz-Copy-Source=%2Fs%2Fo&X-Amz-Signature=0", "CopyObject"),
-            ("PUT", "/b/k?x-amz-copy-source=%2Fs%2Fo", "PutObject"),
-            ("DELETE", "/b/k?versionId=null", "DeleteObject"),
-            ("DELETE", "/b/k?tagging", "DeleteObjectTagging"),
-            ("PATCH", "/b/k", "Unknown"),
-            ("PUT", "/b?cors", "PutBucketCors"),
-            ("GET", "/b?cors=", "GetBucketCors"),
-            ("DELETE", "/b?cors", "DeleteBucketCors"),
-            ("GET", "/b/k?cors", "Unknown"),
-            ("OPTIONS", "/b/k?uploads", "Preflight"),
-            ("OPTIONS", "/", "Preflight"),
-            ("GET", "/_larder/v1/status?x", "AdminStatus"),
-            ("PUT", "/_larder/v1/status", "AdminStatus"),
-            ("GET", "/_larder/v1/status/", "GetObject"),
-            ("GET", "/minio/admin/v3/info?metrics=false", "AdminInfo"),
-            ("GET", "/minio/v2/metrics/node", "AdminMetrics"),
-            ("GET", "/minio/v2/metrics/bucket", "GetObject"),
-        ] {
-            assert_eq!(route(method, uri).operation.name(), expected, "{method} {uri}");
-        }
-    }
-
-    #[test]
-    fn a_form_is_told_by_method_and_type() {
-        let of = |method: &str, kind: &[u8]| {
-            let request = Request::builder().method(method).uri("/b?delete");
-            let request = request.header(CONTENT_TYPE, kind).body(()).unwrap();
-            let route = Route::of(&request, &Domains::none(), || false);
-            assert_eq!(route.form, route.operation == Operation::PostObject);
-            route.form
-        };
-        assert!(of("POST", b"multipart/form-data; boundary=x"));
-        assert!(of("POST", b"Multipart/Form-Data; boundary=\"\xc3\xa4\""));
-        assert!(of("POST", b"multipart/form-data+xml"));
-        assert!(!of("PUT", b"multipart/form-data; boundary=x"));
-        assert!(!of("POST", b"application/xml"));
-    }
-
-    #[test]
-    fn a_virtual_host_moves_the_path_one_level_down() {
-        assert_eq!(level("/", true), Level::Bucket);
-        assert_eq!(level("/k", true), Level::Object);
-        assert_eq!(level("/k", false), Level::Bucket);
-        assert_eq!(level("/b//", false), Level::Object);
-    }
-
-    #[test]
-    fn what_would_be_passed_over_is_refused() {
-        for (method, uri) in [
-            ("PUT", "/b/k?encryption"),
-            ("PUT", "/b/k?x-id=RenameObject&renameObject"),
-            ("PUT", "/b/k?tagging&restore"),
-            ("PUT", "/b?metadataConfiguration"),
-            ("PUT", "/b?abac"),
-            ("DELETE", "/b?metadataConfiguration"),
-            ("GET", "/b/k?restore"),
-            ("GET", "/b/k?torrent"),
-            ("GET", "/b?metadataConfiguration"),
-            ("GET", "/b?analytics&id=1"),
-            ("POST", "/b/k?encryption"),
-        ] {
-            assert_eq!(refused(method, uri), Some(S3ErrorCode::NotImplemented), "{method} {uri}");
-            assert_eq!(route(method, uri).operation, Operation::Unknown, "{method} {uri}");
-        }
-    }
-
-    #[test]
-    fn what_is_posted_to_a_bucket_is_a_form() {
-        assert_eq!(route("POST", "/b").operation, Operation::PostObject);
-        assert_eq!(refused("POST", "/b"), Some(S3ErrorCode::PreconditionFailed));
-    }
-
-    #[test]
-    fn a_method_that_an_address_lacks_is_told_with_those_that_it_has() {
-        for (method, uri, allowed) in [
-            ("PATCH", "/b/k", "DELETE, GET, HEAD, PUT"),
-            ("POST", "/b/k", "DELETE, GET, HEAD, PUT"),
-            ("PATCH", "/b", "DELETE, GET, HEAD, POST, PUT"),
-            ("PUT", "/", "GET, HEAD"),
-            ("DELETE", "/b/k?acl", "GET, PUT"),
-            ("DELETE", "/b/k?retention&versionId=null", "GET, PUT"),
-            ("PUT", "/b/k?uploads=", "POST"),
-            ("DELETE", "/b?versioning", "GET, PUT"),
-            ("GET", "/b?delete", "POST"),
-        ] {
-            let route = route(method, uri);
-            assert_eq!(route.operation, Operation::Unknown, "{method} {uri}");
-            let refused = route.check(&method.parse().unwrap()).unwrap_err();
-            assert_eq!(refused.code(), &S3ErrorCode::MethodNotAllowed, "{method} {uri}");
-            assert_eq!(refused.headers().unwrap()[ALLOW], allowed, "{method} {uri}");
-        }
-    }
-
-    #[test]
-    fn a_part_has_a_number_and_an_upload_and_a_put_chooses_no_version() {
-        for query in ["uploadId=a", "partNumber=1", "versionId=null", "versionId=a&x-id=PutObject"]
-        {
-            let code = refused("PUT", &format!("/b/k?{query}"));
-            assert_eq!(code, Some(S3ErrorCode::InvalidArgument), "{query}");
-        }
-    }
-
-    #[test]
-    fn what_is_routed_and_what_is_not_s3s_passes() {
-        for (method, uri) in [
-            ("PUT", "/b/k?partNumber=1&uploadId=a&x-id=UploadPart"),
-            ("PUT", "/b/k?tagging&versionId=null"),
-            ("PUT", "/b/k?x-trace=42&encryptions=1&X-Amz-Signature=0"),
-            ("PUT", "/b?versioning"),
-            ("GET", "/b?list-type=2&prefix=encryption&delimiter=acl"),
-            ("GET", "/b/k?response-content-type=text/plain&versionId=null"),
-            ("POST", "/b/k?uploads"),
-            ("POST", "/b?delete="),
-            ("DELETE", "/b/k?versionId=null"),
-            ("HEAD", "/b/k?acl"),
-            ("GET", "/?encryption"),
-            ("PUT", "/b/k"),
-        ] {
-            assert_eq!(refused(method, uri), None, "{method} {uri}");
-        }
-    }
-}
+mod tests;

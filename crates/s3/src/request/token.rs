@@ -2,7 +2,7 @@
 
 use s3s::{S3ErrorCode, S3Result};
 
-use crate::errors::error;
+use crate::errors::{elements, error};
 
 /// First byte of a token: the version of its form.
 const V1: u8 = 1;
@@ -26,7 +26,9 @@ pub(crate) fn decode(token: &str) -> S3Result<String> {
         _ => None,
     });
     last.ok_or_else(|| {
-        error(S3ErrorCode::InvalidArgument, "The continuation token provided is incorrect")
+        let message = "The continuation token provided is incorrect";
+        let argument = [("ArgumentName", "continuation-token".to_owned())];
+        elements::with(error(S3ErrorCode::InvalidArgument, message), argument)
     })
 }
 

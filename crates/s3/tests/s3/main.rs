@@ -31,3 +31,4 @@ mod strangers;
 mod told;
 mod uploads;
 mod wire;
+mod wrong_requests;

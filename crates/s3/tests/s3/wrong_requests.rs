@@ -1,0 +1,131 @@
+//! Requests that S3 refuses: they change nothing, and are told what is wrong in its words.
+
+use std::sync::Arc;
+
+use larder_s3::{FaceOptions, ServerOptions};
+
+use crate::client::{Answer, Server};
+
+const TAGS: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
+
+/// Asserts the message, and what the error says of the argument at fault.
+#[track_caller]
+fn about(refused: &Answer, message: &str, argument: &str) {
+    let told = refused.tag("Message").map(|text| text.replace("&apos;", "'"));
+    assert_eq!(told.as_deref(), Some(message), "{}", refused.text());
+    assert_eq!(refused.tag("ArgumentName").as_deref(), Some(argument), "{}", refused.text());
+}
+
+#[tokio::test]
+async fn two_sub_resources_are_not_one_request() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    for (method, path, names) in [
+        ("GET", "/bkt?cors&acl", "acl, cors"),
+        ("PUT", "/bkt?acl&cors", "acl, cors"),
+        ("DELETE", "/bkt?cors&policy", "cors, policy"),
+        ("GET", "/bkt?uploads&versions", "uploads, versions"),
+        ("GET", "/bkt/k?acl&tagging", "acl, tagging"),
+        ("PUT", "/bkt/k?acl&tagging", "acl, tagging"),
+        ("POST", "/bkt/k?uploads&uploadId=x", "uploadId, uploads"),
+        ("DELETE", "/bkt/k?uploadId=x&tagging", "tagging, uploadId"),
+    ] {
+        let refused = server.ask(method, path).body(TAGS).send().await;
+        let refused = refused.refused(400, "InvalidArgument");
+        let message = format!("Conflicting query string parameters: {names}");
+        about(&refused, &message, "ResourceType");
+    }
+    assert_eq!(server.get("/bkt/k?tagging").await.expect(200).tags("Key").len(), 0);
+}
+
+#[tokio::test]
+async fn lists_of_a_bucket_are_not_asked_of_a_key() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    for (name, message) in [
+        ("uploads", "Key is not expected for the GET method ?uploads subresource"),
+        ("versions", "There is no such thing as the ?versions sub-resource for a key"),
+    ] {
+        let refused = server.get(&format!("/bkt/k?{name}")).await.refused(400, "InvalidRequest");
+        assert_eq!(refused.tag("Message").as_deref(), Some(message));
+    }
+    let refused = server.put("/", "").await.refused(405, "MethodNotAllowed");
+    let told = (refused.tag("Method").unwrap(), refused.tag("ResourceType").unwrap());
+    assert_eq!((told.0.as_str(), told.1.as_str()), ("PUT", "SERVICE"));
+}
+
+#[tokio::test]
+async fn a_list_takes_no_place_of_the_other_kind_of_list() {
+    let server = Server::bucket().await;
+    for key in ["a", "b"] {
+        server.put(&format!("/bkt/{key}"), "x").await.expect(200);
+    }
+    for (query, message, argument) in [
+        (
+            "start-after=a",
+            "startAfter only supported in REST.GET.BUCKET with list-type=2",
+            "start-after",
+        ),
+        (
+            "list-type=1&continuation-token=",
+            "continuation-token only supported in REST.GET.BUCKET with list-type=2",
+            "continuation-token",
+        ),
+        (
+            "list-type=2&marker=a",
+            "Marker unsupported with REST.GET.BUCKET in list-type=2",
+            "marker",
+        ),
+        (
+            "versions&key-marker=a&version-id-marker=x",
+            "Invalid version id specified",
+            "version-id-marker",
+        ),
+        (
+            "list-type=2&continuation-token=x",
+            "The continuation token provided is incorrect",
+            "continuation-token",
+        ),
+        ("encoding-type=xml", "Invalid Encoding Method specified in Request", "encoding-type"),
+        ("uploads&key-marker=a&upload-id-marker=x", "Invalid uploadId marker", "upload-id-marker"),
+        ("max-keys=-1", "Argument maxKeys must be an integer between 0 and 2147483647", "max-keys"),
+    ] {
+        let refused = server.get(&format!("/bkt?{query}")).await.refused(400, "InvalidArgument");
+        about(&refused, message, argument);
+    }
+    // As in S3 another type of list is the first.
+    for kind in ["1", "3", ""] {
+        let list = server.get(&format!("/bkt?list-type={kind}&marker=a")).await.expect(200);
+        assert_eq!(list.tags("Key"), ["b"]);
+    }
+}
+
+/// A client that names its bucket by the host would take the list of all buckets for an empty list of objects.
+#[tokio::test]
+async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
+    let server = Server::bucket().await;
+    let ask = |query: &str| server.ask("GET", &format!("/?{query}")).header("host", "bkt.s3.local");
+    for query in
+        ["list-type=2&prefix=", "encoding-type=url", "delimiter=%2F", "location", "uploads"]
+    {
+        let refused = ask(query).send().await.refused(404, "NoSuchBucket");
+        assert!(refused.tag("Message").unwrap().contains("`domains`"), "{}", refused.text());
+    }
+    for query in ["", "max-buckets=1&prefix=b"] {
+        let buckets = ask(query).send().await.expect(200);
+        assert_eq!(buckets.tags("Name"), ["bkt"], "{query}");
+    }
+    let face = FaceOptions { domains: vec!["s3.local".into()], ..FaceOptions::default() };
+    let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
+    server.put("/bkt", "").await.expect(200);
+    server.put("/bkt/key", "x").await.expect(200);
+    for host in ["bkt.s3.local", "bkt.s3.local:9000", "bkt.S3.local.", "bkt.s3.local.:9000"] {
+        for query in ["", "list-type=2"] {
+            let path = format!("/?{query}");
+            let path = path.trim_end_matches('?');
+            let list = server.ask("GET", path).header("host", host).send().await.expect(200);
+            let told = (list.tags("Name"), list.tags("Key"));
+            assert_eq!(told, (vec!["bkt".into()], vec!["key".into()]), "{host} {query}");
+        }
+    }
+}
