@@ -84,6 +84,8 @@ pub const FORM_AGE_S_MAX: u32 = PRESIGNED_S_MAX as u32;
 pub const REDIRECT_BYTES_MAX: usize = 2048;
 /// Most bytes of a canonical request that is told to a client whose signature is another.
 pub const CANONICAL_TOLD_BYTES_MAX: usize = 8 * 1024;
+/// Bytes that every store's ids of versions have, AWS's 32. Fewer are no id.
+pub const VERSION_ID_BYTES_MIN: usize = 16;
 /// Tags of an object (S3).
 pub const TAGS_MAX: usize = 10;
 /// Characters of a tag's key (S3).

@@ -92,7 +92,7 @@ impl<'r> SourceHeaders<'r> {
         match CopySource::parse(self.source.unwrap_or_default()).map_err(|_| unnamed())? {
             CopySource::Bucket { key, .. } if key.is_empty() => Err(unnamed()),
             CopySource::Bucket { bucket, key, version_id } => {
-                null_version(version_id.as_deref())?;
+                null_version(version_id.as_deref(), "x-amz-copy-source")?;
                 let key = names::key(key.into())?;
                 Ok(Source { bucket: bucket_name(&bucket)?, key, conditions: self.conditions })
             }

@@ -16,7 +16,7 @@ use crate::errors::{error, from_store, not_implemented};
 use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX};
 use crate::request::conditions::{self, etags};
 use crate::request::head::{self, lines};
-use crate::request::names::{EXPECTED_OWNER, check_owner, key, null_version};
+use crate::request::names::{EXPECTED_OWNER, check_owner, key, no_such_version};
 use crate::request::xml::{self, Xml, once};
 
 /// The names that S3 has for the conditions of a delete, single or in a batch.
@@ -82,8 +82,8 @@ pub(crate) async fn object<O: Objects>(
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
     let conditions = Conditions::of(&request.parts.headers)?;
-    let version = request.parameters().one("versionId")?;
-    one(face, &request.bucket, (&key, version.as_deref()), conditions).await?;
+    request.check_version()?;
+    one(face, &request.bucket, &key, conditions).await?;
     Ok(answer::no_content())
 }
 
@@ -103,9 +103,10 @@ pub(crate) async fn objects<O: Objects>(
     let mut results = stream::iter(named)
         .map(|named| async move {
             let Named { key: name, version, conditions } = named;
-            let result = match key(name.clone()) {
-                Ok(key) => one(face, bucket, (&key, version.as_deref()), conditions).await,
-                Err(refused) => Err(refused),
+            let result = match (key(name.clone()), version.as_deref()) {
+                (Ok(key), None | Some("null")) => one(face, bucket, &key, conditions).await,
+                (Ok(_), Some(_)) => Err(no_such_version()),
+                (Err(refused), _) => Err(refused),
             };
             (name, version, result)
         })
@@ -191,10 +192,9 @@ fn wrong_number() -> S3Error {
 async fn one<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
-    (key, version): (&ObjectKey, Option<&str>),
+    key: &ObjectKey,
     conditions: Conditions,
 ) -> S3Result<()> {
-    null_version(version)?;
     let condition = conditions.into_condition()?;
     match face.store.delete(bucket, key, condition).await {
         // An absent key is as good as a deleted one, also under a condition (S3).

@@ -75,9 +75,9 @@ impl Request {
     /// The version that it names is the only one.
     ///
     /// # Errors
-    /// `NoSuchVersion`; as [`Parameters::one`].
+    /// As [`null_version`], and [`Parameters::one`].
     pub(crate) fn check_version(&self) -> S3Result<()> {
-        null_version(self.parameters().one("versionId")?.as_deref())
+        null_version(self.parameters().one("versionId")?.as_deref(), "versionId")
     }
 
     pub(crate) fn parameters(&self) -> Parameters<'_> {

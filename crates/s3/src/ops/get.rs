@@ -62,7 +62,7 @@ impl<'r> GetRequest<'r> {
             }
         }
         refuse_reading(headers)?;
-        null_version(parameters.one("versionId")?.as_deref())?;
+        null_version(parameters.one("versionId")?.as_deref(), "versionId")?;
         Ok(Self {
             conditions,
             range,

@@ -8,7 +8,9 @@ use larder_types::{BucketName, ObjectKey};
 use s3s::dto::{Initiator, Owner};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use crate::errors::{elements, error};
+use crate::errors::elements::{self, invalid_argument};
+use crate::errors::error;
+use crate::limits::VERSION_ID_BYTES_MIN;
 
 /// The canonical id of the one user, in the form that S3 gives them: 64 hexadecimal digits.
 pub(crate) const OWNER_ID: &str =
@@ -79,15 +81,29 @@ pub(crate) fn part_number(number: Option<u16>) -> S3Result<u16> {
     })
 }
 
-/// Objects of a bucket without versioning have one version, and its id is `null`.
+/// Objects of a bucket without versioning have one version, and its id is `null`. The version stands in the parameter or header
+/// `argument`.
 ///
 /// # Errors
-/// `NoSuchVersion` for any other id.
-pub(crate) fn null_version(version: Option<&str>) -> S3Result<()> {
-    match version {
-        None | Some("null") => Ok(()),
-        Some(_) => Err(error(S3ErrorCode::NoSuchVersion, "The specified version does not exist.")),
-    }
+/// `NoSuchVersion` for an id as stores give them, which a client may bring from another; `InvalidArgument` for anything else.
+pub(crate) fn null_version(version: Option<&str>, argument: &str) -> S3Result<()> {
+    let message = match version {
+        None | Some("null") => return Ok(()),
+        Some("") => "Version id cannot be the empty string",
+        Some(id) if is_version_id(id) => return Err(no_such_version()),
+        Some(_) => "Invalid version id specified",
+    };
+    Err(invalid_argument(message, argument, version.unwrap_or_default()))
+}
+
+/// An object has no such version.
+pub(crate) fn no_such_version() -> S3Error {
+    error(S3ErrorCode::NoSuchVersion, "The specified version does not exist.")
+}
+
+fn is_version_id(id: &str) -> bool {
+    let is_of_ids = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    id.len() >= VERSION_ID_BYTES_MIN && id.bytes().all(is_of_ids)
 }
 
 /// Where the object can be found: below the host by which the client found us.
@@ -118,6 +134,18 @@ mod tests {
         assert_eq!(code(String::new()), Err(S3ErrorCode::UserKeyMustBeSpecified));
         assert_eq!(code("k".repeat(KEY_BYTES_MAX)), Ok(()));
         assert_eq!(code("k".repeat(KEY_BYTES_MAX + 1)), Err(S3ErrorCode::KeyTooLongError));
+    }
+
+    #[test]
+    fn what_no_store_gives_as_an_id_is_told_from_a_version_that_is_gone() {
+        let code = |id| null_version(Some(id), "versionId").map_err(|it| it.code().clone());
+        assert_eq!(code("null"), Ok(()));
+        for id in ["3HL4kqtJlcpXroDTDmJ.rmSpXd3dIbrHY", "8f0f4a3e-6c1c-4a55-9d5c-2f8f9f0d7b11"] {
+            assert_eq!(code(id), Err(S3ErrorCode::NoSuchVersion), "{id}");
+        }
+        for id in ["", "foo", "NULL", "with a space in it, and long"] {
+            assert_eq!(code(id), Err(S3ErrorCode::InvalidArgument), "{id}");
+        }
     }
 
     #[test]

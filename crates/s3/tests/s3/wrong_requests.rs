@@ -100,6 +100,42 @@ async fn a_list_takes_no_place_of_the_other_kind_of_list() {
     }
 }
 
+#[tokio::test]
+async fn a_version_that_is_none_is_told_from_one_that_is_gone() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    let gone = "3HL4kqtJlcpXroDTDmJ.rmSpXd3dIbrHY";
+    for (method, path) in [
+        ("GET", "/bkt/k?"),
+        ("HEAD", "/bkt/k?"),
+        ("DELETE", "/bkt/k?"),
+        ("GET", "/bkt/k?tagging&"),
+        ("PUT", "/bkt/k?tagging&"),
+        ("GET", "/bkt/k?acl&"),
+        ("GET", "/bkt/k?attributes&"),
+    ] {
+        let ask = |version: &str| {
+            let ask = server.ask(method, &format!("{path}versionId={version}"));
+            ask.header("x-amz-object-attributes", "ETag").body(if method == "PUT" {
+                TAGS
+            } else {
+                ""
+            })
+        };
+        for (version, message) in
+            [("foo", "Invalid version id specified"), ("", "Version id cannot be the empty string")]
+        {
+            let refused = ask(version).send().await.expect(400);
+            if method != "HEAD" {
+                about(&refused, message, "versionId");
+            }
+        }
+        ask(gone).send().await.expect(404);
+    }
+    server.get(&format!("/bkt/k?versionId={gone}")).await.refused(404, "NoSuchVersion");
+    server.head("/bkt/k").await.expect(200);
+}
+
 /// A client that names its bucket by the host would take the list of all buckets for an empty list of objects.
 #[tokio::test]
 async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
