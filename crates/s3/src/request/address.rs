@@ -70,6 +70,13 @@ fn invalid() -> S3Error {
     error(S3ErrorCode::InvalidURI, "The query of the address must be UTF-8 once it is decoded.")
 }
 
+/// True if each percent sign begins an escape.
+pub(crate) fn has_whole_escapes(text: &str) -> bool {
+    text.split('%').skip(1).all(|after| {
+        after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
+}
+
 /// The path with all its separators plain.
 fn plain_path(path: &str) -> Cow<'_, str> {
     if path.contains("%2F") || path.contains("%2f") {

@@ -6,6 +6,7 @@ use super::xml::{self, Xml, once};
 use crate::errors::elements::{self, invalid_argument};
 use crate::errors::error;
 use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
+use crate::request::address::has_whole_escapes;
 
 /// Tags whose keys begin so are the store's own, in capitals too.
 const SYSTEM: &str = "aws:";
@@ -39,11 +40,10 @@ pub(crate) fn parse_header(header: &str) -> S3Result<Tags> {
     checked(tags)
 }
 
-/// True if each percent sign begins an escape.
-fn has_whole_escapes(text: &str) -> bool {
-    text.split('%').skip(1).all(|after| {
-        after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    })
+/// True for characters that tags may have (S3): letters, digits and spaces of any language, and some signs.
+fn is_of_tags(character: char) -> bool {
+    let is_space = character.is_whitespace() && !character.is_control();
+    character.is_alphanumeric() || is_space || "+-=._:/@".contains(character)
 }
 
 /// Tags in the form that [`parse_header`] reads.
@@ -89,7 +89,7 @@ fn tag(xml: &mut Xml<'_>) -> S3Result<(String, String)> {
         "Value" => once(&mut value, xml.text()?),
         _ => Err(xml::malformed()),
     })?;
-    Ok((name.unwrap_or_default(), value.unwrap_or_default()))
+    name.zip(value).ok_or_else(xml::malformed)
 }
 
 fn too_many() -> S3Error {
@@ -109,14 +109,17 @@ pub(crate) fn checked(mut tags: Tags) -> S3Result<Tags> {
         Err(elements::with(error(S3ErrorCode::InvalidTag, why), tag))
     };
     for (index, (name, value)) in tags.iter().enumerate() {
-        if name.is_empty() || name.chars().count() > TAG_KEY_CHARS_MAX {
+        let is_wrong = |text: &str, chars_max| {
+            text.chars().count() > chars_max || !text.chars().all(is_of_tags)
+        };
+        if name.is_empty() || is_wrong(name, TAG_KEY_CHARS_MAX) {
             return refuse("The TagKey you have provided is invalid", name);
         }
         // The store's keeper alone gives tags with these keys (S3).
         if name.get(..SYSTEM.len()).is_some_and(|start| start.eq_ignore_ascii_case(SYSTEM)) {
             return refuse("System tags cannot be added/updated by requester", name);
         }
-        if value.chars().count() > TAG_VALUE_CHARS_MAX {
+        if is_wrong(value, TAG_VALUE_CHARS_MAX) {
             return refuse("The TagValue you have provided is invalid", name);
         }
         if tags[..index].iter().any(|(before, _)| before == name) {
@@ -133,8 +136,8 @@ mod tests {
 
     #[test]
     fn a_header_is_a_query() {
-        let tags = parse_header("a=1&b%26=x+y%2B&c=&d").unwrap();
-        let expected = [("a", "1"), ("b&", "x y+"), ("c", ""), ("d", "")];
+        let tags = parse_header("a=1&b%40=x+y%2B&c=&d").unwrap();
+        let expected = [("a", "1"), ("b@", "x y+"), ("c", ""), ("d", "")];
         assert!(tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).eq(expected));
         assert_eq!(parse_header(&header(&tags)).unwrap(), tags);
         assert!(parse_header("").unwrap().is_empty());
@@ -152,7 +155,13 @@ mod tests {
         assert!(read("").unwrap().is_empty());
         let many: String = (0..12).map(|n| tag(&n.to_string())).collect();
         assert_eq!(read(&many), Err(S3ErrorCode::InvalidTag));
-        for odd in [tag("a") + "<tag/>", tag("a") + "x", "<Tag><Name>a</Name></Tag>".into()] {
+        for odd in [
+            tag("a") + "<tag/>",
+            tag("a") + "x",
+            "<Tag><Name>a</Name></Tag>".into(),
+            "<Tag><Key>a</Key></Tag>".into(),
+            "<Tag><Value>a</Value></Tag>".into(),
+        ] {
             assert_eq!(read(&odd), Err(S3ErrorCode::MalformedXML), "{odd}");
         }
         let none = of_document(b"<Tagging/>").unwrap_err();
@@ -173,6 +182,13 @@ mod tests {
             assert_eq!(one(system, "v").unwrap_err().code(), &S3ErrorCode::InvalidTag);
         }
         assert!(one("aws", "aws:").is_ok());
+        for text in ["aB9 +-=._:/@", "日本\u{3000}é ½"] {
+            assert!(one(text, text).is_ok(), "{text}");
+        }
+        for text in ["a!", "a#", "a&b", "a<", "a(", "*", "$", "?", "\r", "\t", "😀", "a\u{0}"] {
+            assert_eq!(one(text, "").unwrap_err().code(), &S3ErrorCode::InvalidTag, "{text}");
+            assert_eq!(one("a", text).unwrap_err().code(), &S3ErrorCode::InvalidTag, "{text}");
+        }
         for malformed in ["a=1&a=2", "a=%zz", "a%=1", "a=%4"] {
             let refused = parse_header(malformed).unwrap_err();
             assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{malformed}");

@@ -136,6 +136,34 @@ async fn a_version_that_is_none_is_told_from_one_that_is_gone() {
     server.head("/bkt/k").await.expect(200);
 }
 
+#[tokio::test]
+async fn tags_have_the_characters_that_s3_gives_them() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    for tagging in ["key!=v", "key%23=v", "a=v(", "a=v*", "a=v$", "a=v?", "a%3Cb=c", "a=b%3Cc"] {
+        let put = server.ask("PUT", "/bkt/new").header("x-amz-tagging", tagging).body("x");
+        let refused = put.send().await.refused(400, "InvalidTag");
+        assert!(refused.tag("TagKey").is_some(), "{}", refused.text());
+    }
+    server.head("/bkt/new").await.expect(404);
+    let tag = |inside: &str| {
+        let xml = format!("<Tagging><TagSet><Tag>{inside}</Tag></TagSet></Tagging>");
+        server.ask("PUT", "/bkt/k?tagging").body(xml).send()
+    };
+    for (inside, code) in [
+        ("<Key>a&lt;</Key><Value>b</Value>", "InvalidTag"),
+        ("<Key>a</Key><Value>&#13;</Value>", "InvalidTag"),
+        ("<Key>a</Key><Value>&#128512;</Value>", "InvalidTag"),
+        ("<Key>a</Key>", "MalformedXML"),
+        ("<Value>a</Value>", "MalformedXML"),
+    ] {
+        tag(inside).await.refused(400, code);
+    }
+    assert!(server.get("/bkt/k?tagging").await.expect(200).tags("Key").is_empty());
+    tag("<Key>é 1_.:/=+-@</Key><Value/>").await.expect(200);
+    assert_eq!(server.get("/bkt/k?tagging").await.expect(200).tags("Key"), ["é 1_.:/=+-@"]);
+}
+
 /// A client that names its bucket by the host would take the list of all buckets for an empty list of objects.
 #[tokio::test]
 async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
