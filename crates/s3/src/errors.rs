@@ -134,10 +134,15 @@ pub(crate) fn precondition_failed(condition: Option<&'static str>) -> S3Error {
     elements::with(failed, condition.map(|header| ("Condition", header.to_owned())))
 }
 
-/// A body is not the one whose hash was signed.
-pub(crate) fn payload_mismatch() -> S3Error {
+/// A body is not the one whose hash was signed. Both hashes are in hexadecimal digits.
+pub(crate) fn payload_mismatch(signed: &str, computed: &str) -> S3Error {
     let message = "The provided 'x-amz-content-sha256' header does not match what was computed.";
-    custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned())
+    let mismatch = custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned());
+    let hashes = [
+        ("ClientComputedContentSHA256", signed.to_owned()),
+        ("S3ComputedContentSHA256", computed.to_owned()),
+    ];
+    elements::with(mismatch, hashes)
 }
 
 /// A body's MD5 is not the one given.

@@ -16,6 +16,7 @@ use super::inbound::Inbound;
 use super::unframed::{ChunkFault, Found, Trailers, Unframed};
 use crate::auth::gate::Gate;
 use crate::auth::signature::Payload;
+use crate::auth::version_4::{Hex, hex};
 use crate::digest::announced::{Announced, Expected};
 use crate::digest::checksums::Hasher;
 use crate::digest::digests::{Digested, Digests, parse_md5, whole};
@@ -230,8 +231,13 @@ impl RequestBody {
         if self.len.is_some_and(|len| len != self.received) {
             return Err(BodyError::Incomplete);
         }
-        if self.sent.hash.is_some_and(|expected| !digested.is_sha256(&expected)) {
-            return Err(self.fail(BodyError::BadChecksum("SHA256"), errors::payload_mismatch()));
+        if let Some(signed) = self.sent.hash
+            && digested.sha256() != Some(signed)
+        {
+            let computed = digested.sha256().map(hex);
+            let computed = computed.as_ref().map_or("", Hex::as_str);
+            let exact = errors::payload_mismatch(hex(signed).as_str(), computed);
+            return Err(self.fail(BodyError::BadChecksum("SHA256"), exact));
         }
         let computed = digested.digest.md5;
         if let Some(expected) = self.content_md5.filter(|expected| *expected != computed) {

@@ -34,7 +34,7 @@ impl Named {
         let verified = Verified::ALL.into_iter();
         match verified.clone().find(|algorithm| algorithm.name().eq_ignore_ascii_case(text)) {
             Some(algorithm) => Ok(Self::Verified(algorithm)),
-            None => parse_name(text).map(Self::Stored),
+            None => parse_name(text).map(Self::Stored).map_err(|_| unsupported()),
         }
     }
 }
@@ -130,16 +130,26 @@ impl Announced {
         }
         match named {
             Some(algorithm @ Named::Stored(_)) => Ok(announces(algorithm, Expected::Nothing)),
-            Some(Named::Verified(_)) => invalid(
-                "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers \
-                 were found.",
-            ),
+            Some(Named::Verified(_)) => Err(without_value()),
             None => Ok(Self::nothing()),
         }
     }
 
     fn verified(algorithm: Verified, expected: Expected) -> Self {
         Self { verified: Some((algorithm, expected)), ..Self::nothing() }
+    }
+
+    /// The digest of a body of which its headers say no more than in which trailers its digest comes.
+    ///
+    /// # Errors
+    /// `InvalidRequest` if the trailers have none.
+    pub(crate) fn of_trailer(trailer: Option<&str>) -> S3Result<Self> {
+        Self::of(&ALL.map(|algorithm| (algorithm, None)), None, None, trailer)
+    }
+
+    /// True if a value comes with the body, or before it, that it is compared with.
+    pub(crate) fn is_verified(&self) -> bool {
+        *self.expected().1 != Expected::Nothing
     }
 
     /// The algorithm's name, and the value that the computed one is compared with.
@@ -180,6 +190,25 @@ pub(crate) fn single(given: &Given<'_>) -> S3Result<Option<(ChecksumAlgorithm, V
         found = Some((*algorithm, parse_value(*algorithm, text)?));
     }
     Ok(found)
+}
+
+/// A library of S3's has named an algorithm, and no value came.
+pub(crate) fn without_value() -> S3Error {
+    error(
+        S3ErrorCode::InvalidRequest,
+        "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers \
+         were found.",
+    )
+}
+
+/// An algorithm that there is not.
+fn unsupported() -> S3Error {
+    let mut names: Vec<&str> = Verified::ALL.into_iter().map(Verified::name).collect();
+    names.extend(ALL.map(name));
+    names.sort_unstable();
+    let message =
+        "Checksum algorithm provided is unsupported. Please try again with any of the valid types";
+    error(S3ErrorCode::InvalidRequest, format!("{message}: [{}]", names.join(", ")))
 }
 
 /// A message has one checksum at most.
@@ -254,6 +283,10 @@ mod tests {
         assert_eq!(named.algorithm, ChecksumAlgorithm::Sha256);
         assert_eq!(named.expected, Expected::Nothing);
         assert_eq!(Announced::of(&NONE, None, None, None).unwrap(), Announced::nothing());
+        assert!(trailer.is_verified() && !named.is_verified());
+        assert_eq!(Announced::of_trailer(Some("x-amz-checksum-sha1")).unwrap(), trailer);
+        assert_eq!(Announced::of_trailer(None).unwrap(), Announced::nothing());
+        assert!(Announced::of_trailer(Some("x-amz-other")).is_err());
     }
 
     #[test]
@@ -279,7 +312,10 @@ mod tests {
         assert!(check("x-amz-checksum-type", "COMPOSITE").is_ok());
         assert!(check("x-amz-checksum-algorithm", "xxhash128").is_ok());
         assert!(check("x-amz-checksum-algorithm", "FOO").is_err());
-        assert!(check("x-amz-sdk-checksum-algorithm", "FOO").is_err());
+        let named = check("x-amz-sdk-checksum-algorithm", "FOO").unwrap_err();
+        let all =
+            "[CRC32, CRC32C, CRC64NVME, MD5, SHA1, SHA256, SHA512, XXHASH128, XXHASH3, XXHASH64]";
+        assert!(named.message().is_some_and(|message| message.ends_with(all)), "{named:?}");
         assert!(check("x-amz-checksum-foo", "AAAA").is_err());
         assert!(check("x-amz-meta-checksum", "AAAA").is_ok());
     }

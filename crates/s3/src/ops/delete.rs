@@ -15,6 +15,7 @@ use crate::answer;
 use crate::errors::{error, from_store, not_implemented};
 use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX};
 use crate::request::conditions::{self, etags};
+use crate::request::digests::DigestHeaders;
 use crate::request::head::{self, lines};
 use crate::request::names::{EXPECTED_OWNER, check_owner, key, no_such_version};
 use crate::request::xml::{self, Xml, once};
@@ -207,11 +208,11 @@ fn refuse_mfa(mfa: Option<&str>) -> S3Result<()> {
     if mfa.is_some() { Err(not_implemented("MFA delete")) } else { Ok(()) }
 }
 
-/// A batch delete must carry a digest of its body (S3). Whether it is right was checked as the body
-/// was read.
+/// A batch delete must carry a digest of its body (S3): a value, which was compared as the body was read. The name of an
+/// algorithm is none.
 fn require_digest(headers: &HeaderMap) -> S3Result<()> {
-    let has = |name: &str| name == "content-md5" || name.starts_with("x-amz-checksum-");
-    if headers.keys().any(|name| has(name.as_str())) || headers.contains_key("x-amz-trailer") {
+    let digests = DigestHeaders::of(headers)?;
+    if digests.md5.is_some() || digests.announced(headers)?.is_verified() {
         return Ok(());
     }
     Err(error(
@@ -267,7 +268,21 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-amz-date", "x".parse().unwrap());
         assert!(require_digest(&headers).is_err());
-        headers.insert("x-amz-checksum-crc32", "AAAAAA==".parse().unwrap());
-        assert!(require_digest(&headers).is_ok());
+        for (name, value) in [("x-amz-checksum-algorithm", "CRC32"), ("x-amz-checksum-type", "x")] {
+            headers.insert(name, value.parse().unwrap());
+            assert!(require_digest(&headers).is_err(), "{name} is no digest");
+        }
+        for (name, value) in [
+            ("x-amz-checksum-crc32", "AAAAAA=="),
+            ("x-amz-checksum-xxhash64", "AAAAAAAAAAA="),
+            ("x-amz-trailer", "x-amz-checksum-crc32"),
+            ("content-md5", "AAAAAAAAAAAAAAAAAAAAAA=="),
+        ] {
+            let headers = HeaderMap::from_iter([(
+                http::HeaderName::from_static(name),
+                value.parse::<http::HeaderValue>().unwrap(),
+            )]);
+            assert!(require_digest(&headers).is_ok(), "{name}");
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::request::bytes_moved::BytesMoved;
 use crate::request::conditions;
 use crate::request::digests::{DigestHeaders, Values};
 use crate::request::encryption::Encryption;
-use crate::request::head::{Parameters, lines};
+use crate::request::head::{self, Parameters, lines};
 use crate::request::names::{self, EXPECTED_OWNER, check_owner, location};
 use crate::request::xml::{self, Xml, once};
 
@@ -181,7 +181,9 @@ pub(crate) async fn complete<O: Objects>(
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
-    let document = request.take_announced(Announced::nothing()).await?;
+    // The checksums in its headers are the object's, and one in its trailer is the body's own.
+    let announced = Announced::of_trailer(head::text(&request.parts.headers, "x-amz-trailer")?)?;
+    let document = request.take_announced(announced).await?;
     let headers = &request.parts.headers;
     let asked = CompleteHeaders::of(headers)?;
     let options = CompleteOptions {

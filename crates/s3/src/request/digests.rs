@@ -5,7 +5,7 @@ use larder_types::ChecksumAlgorithm;
 use s3s::S3Result;
 
 use super::head::{Line, lines};
-use crate::digest::announced::{Announced, Given, single, verified_given};
+use crate::digest::announced::{Announced, Given, single, verified_given, without_value};
 use crate::digest::checksums::{ALL, header};
 
 /// The headers of a request that speak of digests of its body.
@@ -50,10 +50,15 @@ impl<'r> DigestHeaders<'r> {
     /// The digests that are announced.
     ///
     /// # Errors
-    /// As [`Announced::of`], and [`verified_given`].
+    /// As [`Announced::of`], and [`verified_given`]; `InvalidRequest` where a library names an algorithm without a value (S3).
     pub(crate) fn announced(&self, headers: &HeaderMap) -> S3Result<Announced> {
         let named = self.named_by_library.or(self.named);
-        Announced::of(&self.values.0, verified_given(headers)?, named, self.trailer)
+        let announced =
+            Announced::of(&self.values.0, verified_given(headers)?, named, self.trailer)?;
+        if self.named_by_library.is_some() && !announced.is_verified() {
+            return Err(without_value());
+        }
+        Ok(announced)
     }
 }
 

@@ -147,12 +147,56 @@ async fn parts_of_a_composite_checksum_have_their_own() {
         let expected = format!("{}, actual checksum Type: null", algorithm.to_lowercase());
         assert!(refused.tag("Message").unwrap().ends_with(&expected), "{}", refused.text());
         let named = server.ask("PUT", &format!("/bkt/k?partNumber=1&uploadId={id}")).body(DATA);
-        named.header("x-amz-sdk-checksum-algorithm", algorithm).send().await.expect(200);
+        named.header("x-amz-checksum-algorithm", algorithm).send().await.expect(200);
     }
     for (algorithm, kind) in [("CRC32", Some("FULL_OBJECT")), ("CRC64NVME", None)] {
         let id = begin(&server, Some(algorithm), kind).await;
         server.put(&format!("/bkt/k?partNumber=1&uploadId={id}"), DATA).await.expect(200);
     }
+}
+
+/// A name is no digest: who takes it for one has verified nothing.
+#[tokio::test]
+async fn an_algorithm_without_a_value_is_no_digest() {
+    let server = Server::bucket().await;
+    let put = server.ask("PUT", "/bkt/k").header("x-amz-sdk-checksum-algorithm", "CRC32");
+    let refused = put.body(DATA).send().await.refused(400, "InvalidRequest");
+    let message = "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer \
+                   headers were found.";
+    assert_eq!(refused.tag("Message").as_deref(), Some(message));
+    server.head("/bkt/k").await.expect(404);
+    server.put("/bkt/k", "x").await.expect(200);
+    for (name, value) in [
+        ("x-amz-checksum-algorithm", "CRC32"),
+        ("x-amz-sdk-checksum-algorithm", "CRC32"),
+        ("x-amz-checksum-type", "COMPOSITE"),
+    ] {
+        let batch = "<Delete><Object><Key>k</Key></Object></Delete>";
+        let ask = server.ask("POST", "/bkt?delete").header(name, value).body(batch);
+        ask.send().await.refused(400, "InvalidRequest");
+    }
+    server.head("/bkt/k").await.expect(200);
+}
+
+#[tokio::test]
+async fn the_trailer_of_a_completion_is_compared_with_its_document() {
+    let server = Server::bucket().await;
+    let id = begin(&server, None, None).await;
+    let path = format!("/bkt/k?uploadId={id}");
+    let etag = server.put(&format!("{path}&partNumber=1"), DATA).await.header("etag").to_owned();
+    let xml = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>\
+         </CompleteMultipartUpload>"
+    );
+    let complete = |value: &str| {
+        let ask = server.ask("POST", &path).body(xml.clone());
+        ask.unsigned_trailer(20, "x-amz-checksum-md5", value).send()
+    };
+    complete(&right("x-amz-checksum-md5", b"other")).await.refused(400, "BadDigest");
+    complete("").await.refused(400, "MalformedTrailerError");
+    server.head("/bkt/k").await.expect(404);
+    complete(&right("x-amz-checksum-md5", xml.as_bytes())).await.expect(200);
+    assert_eq!(server.get("/bkt/k").await.expect(200).text(), DATA);
 }
 
 #[tokio::test]
@@ -163,7 +207,11 @@ async fn xml_that_is_not_what_was_signed_is_refused() {
         let wrong = "0".repeat(64);
         server.ask(method, path).payload(&wrong).body(body.to_owned()).send()
     };
-    let mismatch = |answer: Answer| answer.refused(400, "XAmzContentSHA256Mismatch");
+    let mismatch = |answer: Answer| {
+        let refused = answer.refused(400, "XAmzContentSHA256Mismatch");
+        assert_eq!(refused.tag("ClientComputedContentSHA256"), Some("0".repeat(64)));
+        assert_eq!(refused.tag("S3ComputedContentSHA256").map(|hash| hash.len()), Some(64));
+    };
     let tags = "<Tagging><TagSet></TagSet></Tagging>";
     mismatch(ask("PUT", "/bkt/k?tagging", tags).await);
     mismatch(ask("POST", "/bkt?delete", "<Delete><Object><Key>k</Key></Object></Delete>").await);

@@ -211,7 +211,7 @@ async fn announced_digests_are_verified_before_the_store_commits() {
         assert_eq!(head.header(name), value);
         assert_eq!(head.header("x-amz-checksum-type"), "FULL_OBJECT");
     }
-    let named = put("x-amz-sdk-checksum-algorithm", "SHA256").await.expect(200);
+    let named = put("x-amz-checksum-algorithm", "SHA256").await.expect(200);
     assert!(!named.header("x-amz-checksum-sha256").is_empty(), "computed and returned");
 }
 
