@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_types::limits::CHUNK_BYTES_MAX;
+use larder_types::limits::{CHUNK_BYTES_MAX, KEY_BYTES_MAX};
 
 /// Connections open at once; one more takes the place of the one that is idle longest, or is answered 503.
 pub const CONNECTIONS_MAX: usize = 4096;
@@ -86,6 +86,8 @@ pub const REDIRECT_BYTES_MAX: usize = 2048;
 pub const CANONICAL_TOLD_BYTES_MAX: usize = 8 * 1024;
 /// Bytes that every store's ids of versions have, AWS's 32. Fewer are no id.
 pub const VERSION_ID_BYTES_MIN: usize = 16;
+/// Most bytes of an id of a version that a client sends (S3).
+pub const VERSION_ID_BYTES_MAX: usize = 1024;
 /// Tags of an object (S3).
 pub const TAGS_MAX: usize = 10;
 /// Characters of a tag's key (S3).
@@ -94,6 +96,9 @@ pub const TAG_KEY_CHARS_MAX: usize = 128;
 pub const TAG_VALUE_CHARS_MAX: usize = 256;
 /// Keys of one batch delete (S3).
 pub const DELETE_KEYS_MAX: usize = 1000;
+/// Bytes of memory for a byte of a batch delete: its names, and an answer that has them again, of which XML may write a
+/// character in six bytes.
+pub const BATCH_DELETE_FACTOR: u64 = 8;
 /// Deletes of one batch that run at once.
 pub const DELETE_CONCURRENCY: usize = 16;
 
@@ -107,6 +112,11 @@ pub const PRESIGNED_S_MAX: i64 = 7 * 24 * 60 * 60;
 const _: () = assert!(BODY_SHARE_BYTES_MAX <= BODY_BUDGET_BYTES, "every request can get its share");
 const _: () = assert!(BODY_BUDGET_BYTES <= u32::MAX as usize, "shares are counted in u32");
 const _: () = assert!(XML_BYTES_MAX <= BODY_SHARE_BYTES_MAX, "an XML body fits its share");
+const _: () = assert!(
+    DELETE_KEYS_MAX * (KEY_BYTES_MAX + VERSION_ID_BYTES_MAX) * (BATCH_DELETE_FACTOR as usize - 1)
+        <= BODY_SHARE_BYTES_MAX,
+    "the names of a batch and the answer that repeats them fit their share"
+);
 const _: () =
     assert!(FORM_FILE_BYTES_MAX as usize <= BODY_SHARE_BYTES_MAX, "so does a form's file");
 const _: () = assert!(

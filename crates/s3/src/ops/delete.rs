@@ -3,6 +3,7 @@
 use futures::{StreamExt, stream};
 use http::{HeaderMap, Response};
 use larder_objects::{ObjectError, Objects};
+use larder_types::limits::KEY_BYTES_MAX;
 use larder_types::{BucketName, Condition, ObjectKey};
 use s3s::dto::{
     DeleteObjectsOutput, DeletedObject, ETag, ETagCondition, Error as DeleteFailure, Timestamp,
@@ -13,11 +14,11 @@ use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 use super::face::{Face, Request};
 use crate::answer;
 use crate::errors::{error, from_store, not_implemented};
-use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX};
+use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX, VERSION_ID_BYTES_MAX};
 use crate::request::conditions::{self, etags};
 use crate::request::digests::DigestHeaders;
 use crate::request::head::{self, lines};
-use crate::request::names::{EXPECTED_OWNER, check_owner, key, no_such_version};
+use crate::request::names::{EXPECTED_OWNER, check_owner, key, key_too_long, no_such_version};
 use crate::request::xml::{self, Xml, once};
 
 /// The names that S3 has for the conditions of a delete, single or in a batch.
@@ -98,6 +99,7 @@ pub(crate) async fn objects<O: Objects>(
     refuse_mfa(head::text(headers, "x-amz-mfa")?)?;
     require_digest(headers)?;
     let Batch { named, quiet } = Batch::read(&document)?;
+    drop(document);
     let bucket = &request.bucket;
     face.store.bucket(bucket).map_err(from_store)?;
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
@@ -178,11 +180,19 @@ impl Named {
             "LastModifiedTime" => once(&mut conditions.modified, xml.http_date()?),
             _ => Err(xml::malformed()),
         })?;
+        let key: String = key.ok_or_else(xml::malformed)?;
+        // The answer has these names again: longer ones would let a client choose the memory that it takes.
+        if key.len() > KEY_BYTES_MAX {
+            return Err(key_too_long(key.len()));
+        }
+        if version.as_ref().is_some_and(|id: &String| id.len() > VERSION_ID_BYTES_MAX) {
+            return Err(xml::malformed());
+        }
         conditions.if_match = etag.map(|etag| match etag.as_str() {
             "*" => ETagCondition::Any,
             _ => ETagCondition::ETag(ETag::Strong(etag)),
         });
-        Ok(Self { key: key.ok_or_else(xml::malformed)?, version, conditions })
+        Ok(Self { key, version, conditions })
     }
 }
 
@@ -261,6 +271,13 @@ mod tests {
         ] {
             assert_eq!(read(&odd).err(), Some(S3ErrorCode::MalformedXML), "{odd}");
         }
+        let version = |bytes| format!("<VersionId>{}</VersionId>", "v".repeat(bytes));
+        assert!(read(&object(&version(VERSION_ID_BYTES_MAX))).is_ok());
+        let long = read(&object(&version(VERSION_ID_BYTES_MAX + 1)));
+        assert_eq!(long.err(), Some(S3ErrorCode::MalformedXML));
+        let key = |bytes| format!("<Object><Key>{}</Key></Object>", "k".repeat(bytes));
+        assert!(read(&key(KEY_BYTES_MAX)).is_ok());
+        assert_eq!(read(&key(KEY_BYTES_MAX + 1)).err(), Some(S3ErrorCode::KeyTooLongError));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::head::{Parameters, is_presigned};
 use super::operation::{Operation, Question, S3Operation};
 use crate::errors::elements::{self, invalid_argument};
 use crate::errors::{error, not_implemented, precondition_failed};
-use crate::limits::BODY_SHARE_BYTES_MAX;
+use crate::limits::{BATCH_DELETE_FACTOR, BODY_SHARE_BYTES_MAX};
 use crate::options::Domains;
 
 /// A request from outside, by its head.
@@ -90,6 +90,16 @@ impl Route {
         };
         let body_bytes = announced_bytes(headers);
         Self { operation, level, virtual_host, body_bytes, form, unserved }
+    }
+
+    /// Bytes of memory that its body takes, with what is kept of it until its answer is sent.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        match self.operation {
+            Operation::S3(S3Operation::DeleteObjects) => {
+                self.body_bytes.saturating_mul(BATCH_DELETE_FACTOR)
+            }
+            _ => self.body_bytes,
+        }
     }
 
     /// Refuses what no operation takes.

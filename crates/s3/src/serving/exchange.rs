@@ -90,7 +90,7 @@ impl<H: ServerHooks> Exchange<H> {
         let waits = request.headers().contains_key(EXPECT);
         // Of a body without bytes the client is not told to go on: no 100 is sent for it.
         let waits_in_vain = waits && request.body().is_end_stream();
-        let share = route.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
+        let share = route.memory_bytes().min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, route.form));
         let mut tally = self.tally(id, &route, &gate, (request_source, &request));
         let crossing = self.crossing(route.operation, &tally, &request);

@@ -97,6 +97,16 @@ fn what_would_be_passed_over_is_refused() {
 }
 
 #[test]
+fn a_batch_delete_takes_memory_for_an_answer_with_its_names() {
+    let of = |uri: &str| {
+        let request = Request::builder().method("POST").uri(uri).header("content-length", 100);
+        let route = Route::of(&request.body(()).unwrap(), &Domains::none(), || false);
+        route.memory_bytes()
+    };
+    assert_eq!((of("/b?delete"), of("/b/k?uploadId=x")), (100 * BATCH_DELETE_FACTOR, 100));
+}
+
+#[test]
 fn two_operations_are_not_one_request() {
     for (method, uri, message) in [
         ("GET", "/b?policy&acl", "acl, policy"),
