@@ -12,9 +12,7 @@ use larder_objects::{
 };
 use larder_types::limits::PUT_BYTES_MAX;
 use larder_types::{Attributes, BucketName, ChecksumAlgorithm, ObjectKey};
-use s3s::dto::{
-    CopyObjectResult, CopyPartResult, CopySource, ETag, ETagCondition, MetadataDirective,
-};
+use s3s::dto::{CopyObjectResult, CopyPartResult, ETag, ETagCondition, MetadataDirective};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
 use super::face::{Face, Request};
@@ -24,17 +22,16 @@ use crate::answer;
 use crate::digest::announced::Announced;
 use crate::digest::checksums::{self, kind_name, show_checksum};
 use crate::digest::digests::Digests;
-use crate::errors::{error, from_store, not_implemented};
+use crate::errors::elements::invalid_argument;
+use crate::errors::{error, from_store};
 use crate::limits::CHANGED_RETRIES_MAX;
 use crate::request::attributes::Given;
 use crate::request::conditions::{self, ReadConditions};
+use crate::request::copy_source::{self, COPY_SOURCE};
 use crate::request::encryption::not_applicable;
 use crate::request::head::{Line, lines};
-use crate::request::names::{self, EXPECTED_OWNER, bucket_name, check_owner, null_version};
+use crate::request::names::{EXPECTED_OWNER, check_owner};
 use crate::request::range;
-
-/// The header that names the source, and the beginning of those that say more of it.
-const SOURCE: &str = "x-amz-copy-source";
 
 /// The source of a copy, and the conditions.
 struct Source {
@@ -55,7 +52,7 @@ struct SourceHeaders<'r> {
 impl<'r> SourceHeaders<'r> {
     /// Takes a header, if it is one of these.
     fn take(&mut self, line: &Line<'r>) -> S3Result<bool> {
-        let Some(what) = line.name().strip_prefix(SOURCE) else {
+        let Some(what) = line.name().strip_prefix(COPY_SOURCE) else {
             if line.name() != "x-amz-source-expected-bucket-owner" {
                 return Ok(false);
             }
@@ -65,7 +62,8 @@ impl<'r> SourceHeaders<'r> {
         let conditions = &mut self.conditions;
         match what {
             "" => self.source = line.read(Some)?,
-            "-range" => self.range = line.read(Some)?,
+            // An empty one is no range, and must not count as all of the source.
+            "-range" => self.range = Some(line.read(Some)?.unwrap_or_default()),
             "-if-match" => conditions.if_match = conditions::of_line(line)?,
             "-if-none-match" => conditions.if_none_match = conditions::of_line(line)?,
             "-if-modified-since" => conditions.if_modified_since = conditions::date_of_line(line)?,
@@ -83,23 +81,8 @@ impl<'r> SourceHeaders<'r> {
         if self.has_customer_key {
             return Err(not_applicable());
         }
-        let unnamed = || {
-            error(
-                S3ErrorCode::InvalidArgument,
-                "Copy Source must mention the source bucket and key: sourcebucket/sourcekey",
-            )
-        };
-        match CopySource::parse(self.source.unwrap_or_default()).map_err(|_| unnamed())? {
-            CopySource::Bucket { key, .. } if key.is_empty() => Err(unnamed()),
-            CopySource::Bucket { bucket, key, version_id } => {
-                null_version(version_id.as_deref(), "x-amz-copy-source")?;
-                let key = names::key(key.into())?;
-                Ok(Source { bucket: bucket_name(&bucket)?, key, conditions: self.conditions })
-            }
-            CopySource::AccessPoint { .. } | CopySource::Outpost { .. } => {
-                Err(not_implemented("An access point as copy source"))
-            }
-        }
+        let (bucket, key) = copy_source::parse(self.source.unwrap_or_default())?;
+        Ok(Source { bucket, key, conditions: self.conditions })
     }
 }
 
@@ -299,8 +282,9 @@ impl Taken {
         let replaces = |directive: Option<&str>, what| match directive {
             None | Some(MetadataDirective::COPY) => Ok(false),
             Some(MetadataDirective::REPLACE) => Ok(true),
-            Some(_) => {
-                Err(error(S3ErrorCode::InvalidArgument, format!("Unknown {what} directive.")))
+            Some(other) => {
+                let name = format!("x-amz-{what}-directive");
+                Err(invalid_argument(format!("Unknown {what} directive."), &name, other))
             }
         };
         let headers = replaces(metadata, "metadata")?;

@@ -13,6 +13,7 @@
 //! | `attributes.rs`, `tags.rs` | what is stored with an object |
 //! | `acl.rs` | access lists, which are the owner's alone |
 //! | `conditions.rs` | conditions of puts, deletes and reads |
+//! | `copy_source.rs` | the source of a copy |
 //! | `range.rs` | the part of an object that is asked for |
 //! | `encryption.rs` | wishes for encryption, which are refused |
 //! | `bytes_moved.rs` | bytes of an object that it moves |
@@ -24,6 +25,7 @@ pub(crate) mod address;
 pub(crate) mod attributes;
 pub(crate) mod bytes_moved;
 pub(crate) mod conditions;
+pub(crate) mod copy_source;
 pub(crate) mod digests;
 pub(crate) mod encryption;
 pub(crate) mod head;

@@ -8,7 +8,8 @@ use s3s::dto::Range;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::head::Line;
-use crate::errors::{custom, elements, error};
+use crate::errors::elements::{self, invalid_argument};
+use crate::errors::{custom, error};
 
 /// Bytes of an object, and whether the answer says that they are a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,23 +94,24 @@ fn text(range: &Range) -> String {
     }
 }
 
+/// The header that names the bytes of a copy's source.
+const COPY_RANGE: &str = "x-amz-copy-source-range";
+
 /// The bytes that an `x-amz-copy-source-range` header means: both ends are given and lie inside.
 ///
 /// # Errors
 /// `InvalidArgument` for any other form, `InvalidRange` for a range that ends outside.
 pub(crate) fn of_copy_source(header: &str, size: u64) -> S3Result<Bytes<u64>> {
     let Ok(Range::Int { first, last: Some(last) }) = Range::parse(header) else {
-        return Err(error(
-            S3ErrorCode::InvalidArgument,
-            "The x-amz-copy-source-range value must be of the form bytes=first-last where first \
-             and last are the zero-based offsets of the first and last bytes to copy",
-        ));
+        let message = "The x-amz-copy-source-range value must be of the form bytes=first-last where first \
+                       and last are the zero-based offsets of the first and last bytes to copy";
+        return Err(invalid_argument(message, COPY_RANGE, header));
     };
     if last >= size {
-        return Err(error(
-            S3ErrorCode::InvalidRange,
-            format!("Range specified is not valid for source object of size: {size}"),
-        ));
+        let message = format!("Range specified is not valid for source object of size: {size}");
+        let argument =
+            [("ArgumentName", COPY_RANGE.to_owned()), ("ArgumentValue", header.to_owned())];
+        return Err(elements::with(error(S3ErrorCode::InvalidRange, message), argument));
     }
     Ok(first..last + 1)
 }

@@ -42,7 +42,7 @@ use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
 use crate::request::names::bucket_name;
 use crate::request::operation::{Operation, Question, S3Operation};
 use crate::request::routing::{Level, Route};
-use crate::request::{address, conditions, head};
+use crate::request::{address, conditions, copy_source, head};
 use crate::service::S3Service;
 
 const X_AMZ_ID_2: &str = "x-amz-id-2";
@@ -374,6 +374,9 @@ fn check_head(parts: &Parts, route: &Route) -> Result<(), S3Error> {
     signed::check_digests(&parts.headers)?;
     route.check(&parts.method)?;
     // A form is signed by its fields: its headers say nothing.
+    if !route.form {
+        copy_source::refuse_of_others(route.operation, &parts.headers)?;
+    }
     match parts.method {
         Method::PUT | Method::POST | Method::DELETE if !route.form => {
             conditions::check_of_write(route.operation, &parts.headers)

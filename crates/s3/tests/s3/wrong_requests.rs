@@ -164,6 +164,64 @@ async fn tags_have_the_characters_that_s3_gives_them() {
     assert_eq!(server.get("/bkt/k?tagging").await.expect(200).tags("Key"), ["é 1_.:/=+-@"]);
 }
 
+#[tokio::test]
+async fn a_source_is_named_by_copies_alone() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    for (method, path) in [
+        ("GET", "/bkt/k"),
+        ("DELETE", "/bkt/k"),
+        ("PUT", "/bkt/k?tagging"),
+        ("POST", "/bkt/k?uploads"),
+        ("PUT", "/new"),
+    ] {
+        let ask = server.ask(method, path).header("x-amz-copy-source", "/bkt/k").body(TAGS);
+        let refused = ask.send().await.refused(400, "InvalidArgument");
+        let message = "You can only specify a copy source header for copy requests.";
+        about(&refused, message, "x-amz-copy-source");
+    }
+    server.head("/bkt/k").await.expect(200);
+    server.head("/new").await.expect(404);
+    let copy = |source: &str| server.ask("PUT", "/bkt/copy").header("x-amz-copy-source", source);
+    for (source, message) in [
+        ("bkt", "Invalid copy source object key"),
+        ("BKT_/k", "Invalid copy source bucket name"),
+        ("bkt/%zz", "Invalid copy source encoding"),
+        ("bkt/k?versionId=", "Version id cannot be the empty string"),
+    ] {
+        let refused = copy(source).send().await.refused(400, "InvalidArgument");
+        about(&refused, message, "x-amz-copy-source");
+    }
+    let directive = copy("bkt/k").header("x-amz-metadata-directive", "MIX").send().await;
+    let directive = directive.refused(400, "InvalidArgument");
+    about(&directive, "Unknown metadata directive.", "x-amz-metadata-directive");
+    server.head("/bkt/copy").await.expect(404);
+}
+
+#[tokio::test]
+async fn a_range_of_a_copy_that_is_none_copies_nothing() {
+    let server = Server::bucket().await;
+    server.put("/bkt/src", "0123456789").await.expect(200);
+    let begun = server.ask("POST", "/bkt/k?uploads").send().await.expect(200);
+    let path = format!("/bkt/k?partNumber=1&uploadId={}", begun.tag("UploadId").unwrap());
+    let part = |range: &str| {
+        let ask = server.ask("PUT", &path).header("x-amz-copy-source", "/bkt/src");
+        ask.header("x-amz-copy-source-range", range).send()
+    };
+    for (range, status, code) in [
+        ("", 400, "InvalidArgument"),
+        ("bytes=0-", 400, "InvalidArgument"),
+        ("bytes=0-10", 416, "InvalidRange"),
+    ] {
+        let refused = part(range).await.refused(status, code);
+        assert_eq!(refused.tag("ArgumentName").as_deref(), Some("x-amz-copy-source-range"));
+    }
+    let id = begun.tag("UploadId").unwrap();
+    let listed = server.get(&format!("/bkt/k?uploadId={id}")).await.expect(200);
+    assert!(listed.tag("Part").is_none(), "{}", listed.text());
+    part("bytes=0-9").await.expect(200);
+}
+
 /// A client that names its bucket by the host would take the list of all buckets for an empty list of objects.
 #[tokio::test]
 async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
