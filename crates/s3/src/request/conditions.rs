@@ -29,11 +29,11 @@ pub(crate) fn of_line(line: &Line<'_>) -> S3Result<Option<ETagCondition>> {
     Ok(Some(ETagCondition::parse_http_header(value.as_bytes()).unwrap_or_else(|_| odd())))
 }
 
-/// Refuses conditions of a request that would change something, of which its operation knows nothing, and a body that is a part of
-/// the object. Passed over, they would have it overwritten against the client's will.
+/// Refuses conditions of a request that would change something, of which its operation knows nothing or which say nothing, and a
+/// body that is a part of the object. Passed over, they would have it overwritten against the client's will.
 ///
 /// # Errors
-/// `NotImplemented` names the header; `InvalidArgument` for a condition that is no text.
+/// `NotImplemented` names the header; `InvalidArgument` for a condition that is no text, or empty.
 pub(crate) fn check_of_write(operation: Operation, headers: &HeaderMap) -> S3Result<()> {
     const OF_WRITES: [HeaderName; 5] =
         [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, CONTENT_RANGE];
@@ -44,13 +44,25 @@ pub(crate) fn check_of_write(operation: Operation, headers: &HeaderMap) -> S3Res
         Operation::S3(S3Operation::DeleteObject) => &[IF_MATCH],
         _ => &[],
     };
-    for (name, value) in headers.iter().filter(|(name, _)| OF_WRITES.contains(name)) {
-        if !known.contains(name) {
+    // Operations read these whatever they are, and take what is empty for what is not there.
+    const OF_S3: [&str; 5] = [
+        "x-amz-copy-source-if-match",
+        "x-amz-copy-source-if-none-match",
+        "x-amz-if-match-initiated-time",
+        "x-amz-if-match-last-modified-time",
+        "x-amz-if-match-size",
+    ];
+    for (name, value) in headers {
+        let of_s3 = OF_S3.contains(&name.as_str());
+        if !of_s3 && !OF_WRITES.contains(name) {
+            continue;
+        }
+        if !of_s3 && !known.contains(name) {
             let message = "A header you provided implies functionality that is not implemented";
             let refused = error(S3ErrorCode::NotImplemented, message);
             return Err(elements::with(refused, [("Header", name.to_string())]));
         }
-        if value.to_str().is_err() {
+        if value.is_empty() || !of_s3 && value.to_str().is_err() {
             let message = format!("invalid header: {name}: {value:?}");
             let value = String::from_utf8_lossy(value.as_bytes());
             return Err(invalid_argument(message, name.as_str(), &value));

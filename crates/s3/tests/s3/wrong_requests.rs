@@ -222,6 +222,31 @@ async fn a_range_of_a_copy_that_is_none_copies_nothing() {
     part("bytes=0-9").await.expect(200);
 }
 
+#[tokio::test]
+async fn a_condition_of_a_change_that_is_empty_changes_nothing() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "old").await.expect(200);
+    for (method, name) in [
+        ("PUT", "if-none-match"),
+        ("PUT", "if-match"),
+        ("DELETE", "if-match"),
+        ("DELETE", "x-amz-if-match-size"),
+        ("DELETE", "x-amz-if-match-last-modified-time"),
+    ] {
+        let ask = server.ask(method, "/bkt/k").header(name, "").body("new");
+        let refused = ask.send().await.refused(400, "InvalidArgument");
+        assert_eq!(refused.tag("ArgumentName").as_deref(), Some(name));
+    }
+    for name in ["x-amz-copy-source-if-match", "if-none-match"] {
+        let copy = server.ask("PUT", "/bkt/copy").header("x-amz-copy-source", "/bkt/k");
+        copy.header(name, "").send().await.refused(400, "InvalidArgument");
+    }
+    server.head("/bkt/copy").await.expect(404);
+    assert_eq!(server.get("/bkt/k").await.expect(200).text(), "old");
+    let read = server.ask("GET", "/bkt/k").header("if-none-match", "").send().await;
+    assert_eq!(read.expect(200).text(), "old", "of a read it is none");
+}
+
 /// A client that names its bucket by the host would take the list of all buckets for an empty list of objects.
 #[tokio::test]
 async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
