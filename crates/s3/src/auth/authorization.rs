@@ -1,7 +1,7 @@
 //! Parses a signature of version 4 in a header or query; malformed ones get S3's errors.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use s3s::{S3Error, S3ErrorCode};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::other_services::OtherService;
 use crate::errors::error;
@@ -9,6 +9,8 @@ use crate::errors::error;
 /// Names the region that a request is to be signed for. Clients read it, or the element `Region`, and sign anew.
 pub(crate) const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
 
+/// The header, parameter or field of a token.
+pub(crate) const TOKEN: &str = "x-amz-security-token";
 /// The only scheme that is taken.
 pub(crate) const SCHEME: &str = "AWS4-HMAC-SHA256";
 const CREDENTIAL: &str =
@@ -191,6 +193,26 @@ pub(crate) fn is_date(text: &[u8]) -> bool {
 
 fn is_digits(text: &[u8], len: usize) -> bool {
     text.len() == len && text.iter().all(u8::is_ascii_digit)
+}
+
+/// The token that a signed query has.
+pub(crate) fn token_of(query: &[(String, String)]) -> Option<&[u8]> {
+    let token = query.iter().find(|(name, _)| name.eq_ignore_ascii_case(TOKEN));
+    token.map(|(_, value)| value.as_bytes())
+}
+
+/// Tokens come with keys that a service gives for a while, and nobody gives such keys here: who sends one means another service.
+///
+/// # Errors
+/// `InvalidToken`.
+pub(crate) fn refuse_token(token: Option<&[u8]>) -> S3Result<()> {
+    match token {
+        None | Some([]) => Ok(()),
+        Some(_) => {
+            let message = "The provided token is malformed or otherwise invalid.";
+            Err(error(S3ErrorCode::InvalidToken, message))
+        }
+    }
 }
 
 #[cfg(test)]

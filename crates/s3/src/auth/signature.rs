@@ -7,12 +7,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use super::authorization::{self, Authorization, Credential};
+use super::authorization::{self, Authorization, Credential, TOKEN, refuse_token, token_of};
 use super::policy::Policy;
 use super::root_keys::{NamedKey, RootKeys};
 use super::signed::{self, Given};
@@ -124,12 +124,15 @@ impl Signatures {
         body_bytes: Option<u64>,
     ) -> S3Result<Option<Signed>> {
         let given = self.find(&parts.headers, parts.uri.query(), false)?;
-        Ok(Some(match given {
+        let in_header = parts.headers.get(TOKEN).map(HeaderValue::as_bytes);
+        let (signed, token) = match &given {
             Given::Nothing | Given::Form => return Ok(None),
-            Given::Header(given) => self.verify_header(parts, &given, body_bytes)?,
-            Given::Version4(query) => self.verify_query(parts, &query)?,
-            Given::Version2(query) => self.verify_version_2(parts, &query)?,
-        }))
+            Given::Header(given) => (self.verify_header(parts, given, body_bytes)?, None),
+            Given::Version4(query) => (self.verify_query(parts, query)?, token_of(query)),
+            Given::Version2(query) => (self.verify_version_2(parts, query)?, token_of(query)),
+        };
+        refuse_token(in_header.or(token))?;
+        Ok(Some(signed))
     }
 
     /// Finds the signature that a request gives.
@@ -262,14 +265,15 @@ impl Signatures {
             }
             let credential =
                 Credential::parse(credential).ok_or_else(|| malformed("x-amz-credential"))?;
+            let named = self.key(&credential)?;
             names_its_signature(policy, &field)?;
             in_scope(&credential, date)?;
             in_time(date, FORM_AGE_S_MAX)?;
-            let named = self.key(&credential)?;
             if !named.key.sign(policy.as_bytes()).is(given.as_bytes()) {
                 return Err(mismatch(None));
             }
             named.was_right(credential.day, credential.region);
+            refuse_token(field(TOKEN).map(str::as_bytes))?;
             return Ok(Some(signed_by(credential.access_key)));
         }
         let Some(given) = field("signature") else {
@@ -284,6 +288,7 @@ impl Signatures {
         }
         let secret = self.root.secret_of(user).ok_or_else(|| no_such_key(user))?;
         version_2::compare(&secret, policy, given)?;
+        refuse_token(field(TOKEN).map(str::as_bytes))?;
         Ok(Some(signed_by(user)))
     }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use larder_s3::{FaceOptions, ServerOptions};
 
-use crate::client::{Answer, Server};
+use crate::client::{Answer, Form, Server, Sign};
 
 const TAGS: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
+const PRESIGNED: Sign = Sign::Query { expires_s: 100 };
 
 /// Asserts the message, and what the error says of the argument at fault.
 #[track_caller]
@@ -245,6 +246,31 @@ async fn a_condition_of_a_change_that_is_empty_changes_nothing() {
     assert_eq!(server.get("/bkt/k").await.expect(200).text(), "old");
     let read = server.ask("GET", "/bkt/k").header("if-none-match", "").send().await;
     assert_eq!(read.expect(200).text(), "old", "of a read it is none");
+}
+
+#[tokio::test]
+async fn a_token_of_another_service_is_refused() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    let get = |sign| server.ask("GET", "/bkt/k").sign(sign);
+    let token = "x-amz-security-token";
+    get(Sign::Header).header(token, "t").send().await.refused(400, "InvalidToken");
+    get(Sign::Header).header(token, "").send().await.expect(200);
+    get(PRESIGNED).header(token, "t").send().await.refused(400, "InvalidToken");
+    let in_query = server.ask("GET", "/bkt/k?X-Amz-Security-Token=t").sign(PRESIGNED);
+    in_query.clone().send().await.refused(400, "InvalidToken");
+    in_query.keys("somebody", "else").send().await.refused(403, "InvalidAccessKeyId");
+    let form = Form::of(&server, "bkt", "form").file(b"x");
+    let post = async |form: &Form| {
+        let post = server.ask("POST", "/bkt").sign(Sign::Not).body(form.bytes());
+        post.header("content-type", "multipart/form-data; boundary=edge").send().await
+    };
+    let with_token = form.set(token, "t");
+    post(&with_token).await.refused(400, "InvalidToken");
+    server.head("/bkt/form").await.expect(404);
+    let unknown = Form::of(&server, "bkt", "form").file(b"x");
+    let unknown = unknown.set("x-amz-credential", "NOBODY/20260101/us-east-1/s3/aws4_request");
+    post(&unknown).await.refused(403, "InvalidAccessKeyId");
 }
 
 /// A client that names its bucket by the host would take the list of all buckets for an empty list of objects.
