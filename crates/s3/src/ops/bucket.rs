@@ -49,6 +49,14 @@ pub(crate) async fn create<O: Objects>(
     let location = wanted_location(&document)?;
     check_location(location.as_deref(), face.region.as_deref())?;
     let bucket = &request.bucket;
+    if is_reserved(bucket.as_str())
+        && matches!(face.store.bucket(bucket), Err(ObjectError::NoSuchBucket))
+    {
+        let message = format!(
+            "bucket name \"{bucket}\": S3 keeps names that begin or end like this for itself"
+        );
+        return Err(error(S3ErrorCode::InvalidBucketName, message));
+    }
     match face.store.create_bucket(bucket, location).await {
         Ok(_) => {}
         // In this region alone S3 takes a repeated creation for the first.
@@ -59,6 +67,14 @@ pub(crate) async fn create<O: Objects>(
     let mut response = Response::new(Body::empty());
     answer::set(response.headers_mut(), LOCATION, &format!("/{bucket}"))?;
     Ok(response)
+}
+
+/// True for names that clients take for something else than a bucket (S3). A bucket that has one already keeps it.
+fn is_reserved(name: &str) -> bool {
+    const BEGINNINGS: [&str; 3] = ["xn--", "sthree-", "amzn-s3-demo-"];
+    const ENDS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
+    BEGINNINGS.iter().any(|begin| name.starts_with(begin))
+        || ENDS.iter().any(|end| name.ends_with(end))
 }
 
 /// Every object belongs to its bucket's owner.

@@ -249,6 +249,28 @@ async fn a_condition_of_a_change_that_is_empty_changes_nothing() {
 }
 
 #[tokio::test]
+async fn names_that_clients_take_for_something_else_are_no_new_buckets() {
+    let server = Server::start().await;
+    for name in [
+        "xn--abc",
+        "sthree-abc",
+        "sthree-configurator-a",
+        "amzn-s3-demo-abc",
+        "abc-s3alias",
+        "abc--ol-s3",
+        "abc.mrap",
+        "abc--x-s3",
+        "abc--table-s3",
+    ] {
+        server.put(&format!("/{name}"), "").await.refused(400, "InvalidBucketName");
+        server.head(&format!("/{name}")).await.expect(404);
+    }
+    for name in ["abc-xn--a", "s3alias", "a-sthree-", "abc.mrap.x"] {
+        server.put(&format!("/{}", name.trim_end_matches('-')), "").await.expect(200);
+    }
+}
+
+#[tokio::test]
 async fn a_token_of_another_service_is_refused() {
     let server = Server::bucket().await;
     server.put("/bkt/k", "x").await.expect(200);
