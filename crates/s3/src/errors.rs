@@ -58,7 +58,8 @@ pub(crate) fn from_store(refused: ObjectError) -> S3Error {
              have been aborted or completed.",
         ),
         ObjectError::InvalidPart { number } => {
-            let message = "One or more of the specified parts could not be found. The part may not have been \
+            // The spaces are S3's.
+            let message = "One or more of the specified parts could not be found.  The part may not have been \
                            uploaded, or the specified entity tag may not match the part's entity tag.";
             let part = [("PartNumber", number.to_string())];
             elements::with(error(S3ErrorCode::InvalidPart, message), part)

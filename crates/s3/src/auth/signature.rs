@@ -18,7 +18,8 @@ use super::root_keys::{NamedKey, RootKeys};
 use super::signed::{self, Given};
 use super::version_2;
 use super::version_4::{Scope, Signable, Signature, SigningKey, UNSIGNED, sha256};
-use crate::errors::{elements, error, missing_field};
+use crate::errors::elements::{self, invalid_argument};
+use crate::errors::{error, missing_field};
 use crate::limits::{CANONICAL_TOLD_BYTES_MAX, CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX};
 use crate::options::Domains;
 
@@ -489,10 +490,11 @@ fn mismatch(why: Option<&'static str>) -> S3Error {
 fn unknown_payload(payload: &str) -> S3Error {
     match payload.starts_with("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD") {
         true => not_implemented("AWS4-ECDSA-P256-SHA256 signing"),
-        false => error(
-            S3ErrorCode::InvalidArgument,
+        false => invalid_argument(
             "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER, \
              STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or a valid sha256 value.",
+            CONTENT_SHA256,
+            payload,
         ),
     }
 }

@@ -164,7 +164,8 @@ fn presigned_for(seconds: &str) -> Result<(), S3Error> {
     let message = match seconds.parse::<i64>() {
         Ok(1..=PRESIGNED_S_MAX) => return Ok(()),
         Err(_) => "X-Amz-Expires should be a number".to_owned(),
-        Ok(..1) => "X-Amz-Expires must be greater than 0".to_owned(),
+        Ok(..0) => "X-Amz-Expires must be non-negative".to_owned(),
+        Ok(0) => "X-Amz-Expires must be greater than 0".to_owned(),
         Ok(_) => format!(
             "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than \
              {PRESIGNED_S_MAX} seconds"

@@ -14,6 +14,7 @@ use super::face::{Face, Request};
 use super::list::page_size;
 use crate::answer;
 use crate::digest::checksums::{kind_name, show_checksum};
+use crate::errors::elements::invalid_argument;
 use crate::errors::{error, from_store};
 use crate::limits::CHANGED_RETRIES_MAX;
 use crate::request::attributes::class;
@@ -38,7 +39,8 @@ impl Asked {
         if all.iter().all(|name| known.contains(&name.as_str())) {
             return Ok(Self(all));
         }
-        Err(error(S3ErrorCode::InvalidArgument, "Invalid attribute name specified."))
+        let message = "Invalid attribute name specified.";
+        Err(invalid_argument(message, "x-amz-object-attributes", &headers.join(",")))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -65,7 +67,7 @@ pub(crate) async fn object<O: Objects>(
     refuse_reading(&request.parts.headers)?;
     request.check_version()?;
     if names.is_empty() {
-        let message = "missing header: x-amz-object-attributes";
+        let message = "The x-amz-object-attributes header specifying the attributes to be retrieved is either missing or empty";
         return Err(error(S3ErrorCode::InvalidRequest, message));
     }
     let asked = Asked::parse(&names)?;

@@ -16,7 +16,7 @@ use crate::answer;
 use crate::body::pulled::RequestBody;
 use crate::digest::announced::{Announced, single, verified_given};
 use crate::digest::checksums::{self, kind_name, name, show_checksum};
-use crate::errors::{error, from_store};
+use crate::errors::{elements, error, from_store};
 use crate::request::attributes::Given;
 use crate::request::bytes_moved::BytesMoved;
 use crate::request::conditions;
@@ -202,6 +202,10 @@ pub(crate) async fn complete<O: Objects>(
             S3ErrorCode::InvalidRequest,
             "The provided 'x-amz-mp-object-size' header does not match what was computed.",
         ),
+        ObjectError::InvalidPart { number } | ObjectError::PartTooSmall { number, .. } => {
+            let named = etag_named(&document, number).map(|etag| ("ETag", etag));
+            elements::with(from_store(refused), named)
+        }
         refused => from_store(refused),
     })?;
     let mut output = CompleteMultipartUploadOutput {
@@ -298,6 +302,12 @@ fn named_parts(document: &[u8]) -> S3Result<Vec<NamedPart>> {
         return Err(error(S3ErrorCode::MalformedXML, "You must specify at least one part"));
     }
     Ok(parts)
+}
+
+/// The entity tag that a completion's document names for a part.
+fn etag_named(document: &[u8], number: u16) -> Option<String> {
+    let parts = named_parts(document).ok()?;
+    parts.into_iter().find(|part| part.number == number).map(|part| part.etag)
 }
 
 fn named_part(xml: &mut Xml<'_>) -> S3Result<NamedPart> {

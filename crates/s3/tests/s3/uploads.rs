@@ -91,10 +91,13 @@ async fn a_completion_names_what_is_there() {
         let (server, id) = (&server, &id);
         async move { complete(server, "/bkt/k", id, &parts).await }
     };
-    end(vec![(1, one.clone()), (2, two.clone())]).await.refused(400, "EntityTooSmall");
+    let small = end(vec![(1, one.clone()), (2, two.clone())]).await.refused(400, "EntityTooSmall");
+    assert_eq!(small.tag("ETag").as_deref(), Some(one.trim_matches('"')), "{}", small.text());
     end(vec![(2, two.clone()), (1, one.clone())]).await.refused(400, "InvalidPartOrder");
     end(vec![(1, one.clone()), (3, two.clone())]).await.refused(400, "InvalidPart");
-    end(vec![(1, "\"0\"".into())]).await.refused(400, "InvalidPart");
+    let other = end(vec![(1, "\"0\"".into())]).await.refused(400, "InvalidPart");
+    let named = (other.tag("PartNumber"), other.tag("ETag"));
+    assert_eq!(named, (Some("1".into()), Some("0".into())), "{}", other.text());
     end(vec![]).await.refused(400, "MalformedXML");
     end(vec![(0, one.clone())]).await.refused(400, "InvalidArgument");
     complete(&server, "/bkt/k", "abc", &[(1, one.clone())]).await.refused(404, "NoSuchUpload");

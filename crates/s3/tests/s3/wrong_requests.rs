@@ -324,3 +324,15 @@ async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
         }
     }
 }
+
+#[tokio::test]
+async fn attributes_are_asked_for_by_their_names() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    let refused = server.get("/bkt/k?attributes").await.refused(400, "InvalidRequest");
+    let message = "The x-amz-object-attributes header specifying the attributes to be retrieved is either missing or empty";
+    assert_eq!(refused.tag("Message").as_deref(), Some(message));
+    let ask = server.ask("GET", "/bkt/k?attributes").header("x-amz-object-attributes", "x");
+    let refused = ask.send().await.refused(400, "InvalidArgument");
+    about(&refused, "Invalid attribute name specified.", "x-amz-object-attributes");
+}
