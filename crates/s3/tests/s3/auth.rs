@@ -171,6 +171,9 @@ async fn another_scheme_than_that_of_the_signature_is_refused() {
     ask(|header| header.replace("AWS4-HMAC-SHA256", "Bearer"))
         .await
         .refused(400, "InvalidArgument");
+    ask(|header| header.replace("AWS4-HMAC-SHA256", "AWS2-HMAC-SHA1"))
+        .await
+        .refused(400, "InvalidArgument");
     ask(|_| "Basic dXNlcjpwYXNz".into()).await.refused(400, "InvalidArgument");
 }
 

@@ -155,6 +155,18 @@ async fn parts_of_a_composite_checksum_have_their_own() {
     }
 }
 
+#[tokio::test]
+async fn an_object_without_a_checksum_gets_one() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", DATA).await.expect(200);
+    for method in ["HEAD", "GET"] {
+        let got = server.ask(method, "/bkt/k").header("x-amz-checksum-mode", "ENABLED");
+        let got = got.send().await.expect(200);
+        assert_eq!(got.header("x-amz-checksum-crc64nvme"), "rosUhgp5mIg=", "{method}");
+        assert_eq!(got.header("x-amz-checksum-type"), "FULL_OBJECT");
+    }
+}
+
 /// A name is no digest: who takes it for one has verified nothing.
 #[tokio::test]
 async fn an_algorithm_without_a_value_is_no_digest() {
