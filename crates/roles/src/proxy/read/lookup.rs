@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_objects::ObjectError;
 use larder_types::codec::decode;
+use larder_types::limits::CHUNK_BYTES_MAX;
 use larder_types::{Body, Chunk, PartRow, PieceRow, PiecesId, StreamId, UploadId, rows};
 
 use super::source::{Named, Piece, PieceSlice, Place, Source};
@@ -204,20 +205,8 @@ impl<R: RoleAccess> Lookup<R> {
         let to = rows::prefix_end(&rows::pieces(source.bucket, pieces));
         let to = to.ok_or(ReadFailure::Unreadable)?;
         let found = source.access.rows_from(pg, from, &to, READ_PIECES_AHEAD).await;
-        let mut at = range.start;
-        let mut covered = Vec::new();
-        for (row, value) in found.map_err(|_error| ReadFailure::Unreadable)? {
-            let (_, _, end) = rows::parse_piece(&row).ok_or(ReadFailure::Unreadable)?;
-            let piece: PieceRow =
-                PieceRow::read(&value).map_err(|_error| ReadFailure::Unreadable)?;
-            if at >= range.end || piece.start > at {
-                break;
-            }
-            let until = range.end.min(end);
-            let within = PieceSlice { pieces, start: piece.start };
-            covered.push((piece.body, row, within, at - piece.start..until - piece.start));
-            at = until;
-        }
+        let found = found.map_err(|_error| ReadFailure::Unreadable)?;
+        let (covered, at) = pieces_of(pieces, &range, found)?;
         if covered.is_empty() {
             // As with a row that is not there: the object was replaced.
             return Err(ReadFailure::Mismatch);
@@ -225,8 +214,8 @@ impl<R: RoleAccess> Lookup<R> {
         if at < range.end {
             self.spans.push_front(Span::Pieces { pieces, range: at..range.end });
         }
-        for (body, row, within, inside) in covered.into_iter().rev() {
-            let pushed = self.push_body(&body, Named::ByRow(row), Some(within), inside);
+        for (piece, row, within, inside) in covered.into_iter().rev() {
+            let pushed = self.push_body(&piece.body, Named::ByRow(row), Some(within), inside);
             pushed.map_err(|_error| ReadFailure::Unreadable)?;
         }
         Ok(())
@@ -242,6 +231,34 @@ impl<R: RoleAccess> Lookup<R> {
         }
         Piece::Chunk(place, range.start..end)
     }
+}
+
+/// A piece that was found, with its row, and the bytes of it that are read.
+type FoundPiece = (PieceRow, Vec<u8>, PieceSlice, Range<u64>);
+
+/// The pieces that rows name at the beginning of a range, as far as they follow each other, and the byte at which they end. They
+/// have at most as many bytes as a chunk, but for the first. A read is to look rows up again before it has taken more: the
+/// group keeps what goes only for reads that do (ADR 76).
+fn pieces_of(
+    pieces: PiecesId,
+    range: &Range<u64>,
+    found: Vec<(Vec<u8>, Bytes)>,
+) -> Result<(Vec<FoundPiece>, u64), ReadFailure> {
+    let (mut at, mut covered) = (range.start, Vec::new());
+    for (row, value) in found {
+        let (_, _, end) = rows::parse_piece(&row).ok_or(ReadFailure::Unreadable)?;
+        let piece = PieceRow::read(&value).map_err(|_error| ReadFailure::Unreadable)?;
+        let until = range.end.min(end);
+        let bytes = until.saturating_sub(range.start);
+        let is_enough = !covered.is_empty() && bytes > u64::from(CHUNK_BYTES_MAX);
+        if at >= range.end || piece.start > at || is_enough {
+            break;
+        }
+        let (start, within) = (piece.start, PieceSlice { pieces, start: piece.start });
+        covered.push((piece, row, within, at - start..until - start));
+        at = until;
+    }
+    Ok((covered, at))
 }
 
 /// Returns true if a body has these bytes. Its row came from a meta server, and may be wrong.
@@ -262,9 +279,44 @@ fn has(body: &Body, range: &Range<u64>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use larder_types::{OpId, OpSeq, PartRef, PgId, SessionId, View};
+    use larder_types::codec::encode;
+    use larder_types::{BucketId, ETag, OpId, OpSeq, PartRef, PgId, SessionId, View};
 
     use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Ends of the pieces that a read of a range takes from pieces of so many MiB each.
+    fn taken(range: Range<u64>, mib: &[u64]) -> (Vec<u64>, u64) {
+        let pieces = PiecesId { pg: PgId(0), op: OpId { view: View(1), seq: OpSeq(1) } };
+        let mut start = 0;
+        let mut found = Vec::new();
+        for mib in mib {
+            let end = start + mib * MIB;
+            let (body, etag) = (Body::Inline(Bytes::new()), ETag::Md5([1; 16]));
+            let piece = PieceRow { op: pieces.op, start, body, etag, checksum: None };
+            found.push((rows::piece(BucketId(1), pieces, end), encode(&piece).into()));
+            start = end;
+        }
+        let found = found.into_iter().filter(|(row, _): &(Vec<u8>, Bytes)| {
+            rows::parse_piece(row).expect("a piece").2 > range.start
+        });
+        let (covered, at) = pieces_of(pieces, &range, found.collect()).expect("rows of pieces");
+        let end = |(_, row, ..): &FoundPiece| rows::parse_piece(row).expect("a piece").2 / MIB;
+        (covered.iter().map(end).collect(), at / MIB)
+    }
+
+    #[test]
+    fn pieces_are_looked_up_for_no_more_bytes_than_a_chunk_has() {
+        let all = 0..32 * MIB;
+        assert_eq!(taken(all.clone(), &[8; 4]), (vec![8], 8));
+        assert_eq!(taken(all.clone(), &[5; 4]), (vec![5], 5));
+        assert_eq!(taken(all.clone(), &[1; 32]), ((1..=8).collect(), 8));
+        // It is one piece of several chunks, each of which is looked up by itself.
+        assert_eq!(taken(all, &[20, 1]), (vec![20], 20));
+        assert_eq!(taken(3 * MIB..32 * MIB, &[5, 5, 5]), (vec![5, 10], 10));
+        assert_eq!(taken(0..2 * MIB, &[1; 4]), (vec![1, 2], 2));
+    }
 
     #[test]
     fn bytes_that_a_row_does_not_have_are_not_looked_for() {
