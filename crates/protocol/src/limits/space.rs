@@ -25,6 +25,10 @@ pub const RESTING_EXTENTS_MAX: usize = 8192;
 pub const DEPARTED_BYTES_MAX: usize = 1024 * 1024;
 /// Milliseconds after a group was short of space for which its garbage does not wait for reads.
 pub const SHORT_MS: u64 = 10_000;
+/// Milliseconds for which a put that finds no space waits for garbage that was spared for reads, before another LV is asked
+/// for. A step of it takes two ticks and a floor, and four groups have steps in a tick.
+pub const REAPED_FIRST_MS: u64 = 2_000;
 
+const _: () = assert!(REAPED_FIRST_MS < SHORT_MS, "garbage is removed while a put waits for it");
 const _: () = assert!(REFUSED_MS < WITHHELD_MS, "what was refused is withheld for longer");
 const _: () = assert!(FREED_REST_MS < FREED_REST_MS_MAX, "a read under way lengthens a rest");

@@ -23,7 +23,10 @@ use bytes::Bytes;
 
 use super::Pg;
 use crate::index::Row;
-use crate::limits::{DEPARTED_BYTES_MAX, FREED_REST_MS, FREED_REST_MS_MAX, SHORT_MS};
+use crate::limits::{
+    DEPARTED_BYTES_MAX, FREED_REST_MS, FREED_REST_MS_MAX, REAPED_FIRST_MS, SHORT_MS,
+};
+use crate::space::VolumeGroup;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(super) struct Departed {
     found_ms: Option<u64>,
     /// The time at which space was short last.
     short_ms: Option<u64>,
+    /// Until then puts that found no space wait for garbage that was spared before.
+    reaped_by_ms: Option<u64>,
     rows: BTreeMap<Vec<u8>, Bytes>,
     /// The rows by the time at which they went; ascending.
     order: VecDeque<(u64, Vec<u8>)>,
@@ -49,6 +54,7 @@ impl Departed {
             read_ms: None,
             found_ms: None,
             short_ms: None,
+            reaped_by_ms: None,
             rows: BTreeMap::new(),
             order: VecDeque::new(),
             bytes: 0,
@@ -73,6 +79,13 @@ impl Departed {
     fn note_found(&mut self, is_found: bool, now_ms: u64) {
         if is_found {
             self.found_ms = self.found_ms.max(Some(now_ms));
+        }
+    }
+
+    fn note_short(&mut self, is_spared: bool, now_ms: u64) {
+        self.short_ms = Some(now_ms);
+        if is_spared {
+            self.reaped_by_ms = Some(now_ms.saturating_add(REAPED_FIRST_MS));
         }
     }
 
@@ -161,7 +174,22 @@ impl Pg {
 
     /// Space is short: what can be given again is not kept for reads under way.
     pub(super) fn note_short(&mut self) {
-        self.departed.short_ms = Some(self.now_ms);
+        let is_spared = self.is_garbage_spared();
+        self.departed.note_short(is_spared, self.now_ms);
+    }
+
+    /// Returns true if puts that found no space wait for garbage that was spared, before another LV is asked for. An LV stays
+    /// with its group, and garbage is no reason for one more.
+    pub(super) fn reaps_first(&self) -> bool {
+        let is_soon = self.departed.reaped_by_ms.is_some_and(|by_ms| self.now_ms < by_ms);
+        let regains = || self.space.as_ref().is_some_and(VolumeGroup::regains);
+        is_soon && (self.reaper.has_garbage() || regains())
+    }
+
+    /// Returns true once puts have waited for spared garbage for as long as they may.
+    pub(super) fn ends_reaping_first(&mut self) -> bool {
+        let now_ms = self.now_ms;
+        self.departed.reaped_by_ms.take_if(|by_ms| now_ms >= *by_ms).is_some()
     }
 
     /// Returns true if garbage since then is to wait, as somebody may be reading it.

@@ -116,12 +116,16 @@ impl Pg {
         self.reaper.note(&done, self.now_ms);
     }
 
+    /// Returns true if there is garbage that waits for reads under way.
+    pub(super) fn is_garbage_spared(&self) -> bool {
+        self.reaper.since_ms.is_some_and(|since_ms| self.spares_garbage(since_ms))
+    }
+
     /// Returns true if [`crate::Event::Reap`] has anything to do.
     #[must_use]
     pub fn wants_to_reap(&self, may_begin: bool) -> bool {
-        let is_spared = self.reaper.since_ms.is_some_and(|since_ms| self.spares_garbage(since_ms));
         self.serves()
-            && !is_spared
+            && !self.is_garbage_spared()
             && match self.reaper.found {
                 Found::Unknown => true,
                 Found::Nothing => false,

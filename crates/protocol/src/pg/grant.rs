@@ -38,10 +38,11 @@ impl Pg {
             },
             Err(why @ (NoSpace::NeedLv | NoSpace::Unread)) => {
                 self.note_short();
-                if why == NoSpace::NeedLv || self.may_draw_unread() {
+                self.raise_floors(true, out);
+                let may_draw = why == NoSpace::NeedLv || self.may_draw_unread();
+                if may_draw && !self.reaps_first() {
                     self.need_lv(out);
                 }
-                self.raise_floors(true, out);
                 Err(Step::Starve)
             }
             Err(NoSpace::DiskFull) => {

@@ -543,6 +543,9 @@ impl Pg {
             self.begin_resolution(op, out);
         }
         self.resolve_older_views(out);
+        if self.ends_reaping_first() {
+            self.feed_starved(index, out)?;
+        }
         // Calls that wait for space are not to wait for more of it to be freed.
         self.raise_floors(!self.starved.is_empty(), out);
         Ok(())

@@ -1,9 +1,9 @@
 //! Large objects: what they name goes in steps of a bounded number of rows.
 
-use larder_protocol::limits::{FREED_REST_MS, FREED_REST_MS_MAX, REAP_ROWS_MAX};
+use larder_protocol::limits::{FREED_REST_MS, FREED_REST_MS_MAX, REAP_ROWS_MAX, REAPED_FIRST_MS};
 use larder_protocol::pg::{LedgerWalk, owner};
 use larder_protocol::rebuild::{SpaceScan, Stray};
-use larder_protocol::{Call, Changes, Content, DataAnswer, Event, Index, Refusal, Token};
+use larder_protocol::{Call, Changes, Content, DataAnswer, Effect, Event, Index, Refusal, Token};
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Body, Chunk, Condition, ETag, Extent, Garbage, Grant, Holders, HybridClock, Metax, Op, OpId,
@@ -469,6 +469,46 @@ fn a_put_that_lacks_space_is_given_that_of_an_object_that_is_read() {
     assert_eq!(member.reap_all(), [88, 0]);
     member.answer(0, DataAnswer::Floor(key(1, member.pg.last().seq.0 + 1)));
     member.granted(put);
+}
+
+#[test]
+fn no_volume_is_asked_for_while_garbage_that_was_spared_gives_space() {
+    let (mut member, _) = deleted_under_a_reader();
+    let put = member.put_data("small", 20);
+    assert_eq!(member.reap_all(), [88, 0]);
+    assert_eq!(member.answers(put), [], "it waits for the floor");
+    member.answer(0, DataAnswer::Floor(key(1, member.pg.last().seq.0 + 1)));
+    member.granted(put);
+    assert!(!member.effects.contains(&Effect::NeedLv), "the pool is for groups that lack space");
+}
+
+#[test]
+fn a_volume_is_asked_for_where_garbage_that_was_spared_does_not_go_soon() {
+    let (mut member, _) = deleted_under_a_reader();
+    let put = member.put_data("small", 20);
+    member.now_ms += REAPED_FIRST_MS - 1;
+    member.step(Event::Tick);
+    assert!(!member.effects.contains(&Effect::NeedLv));
+    member.now_ms += 1;
+    member.step(Event::Tick);
+    assert!(member.effects.contains(&Effect::NeedLv));
+    assert_eq!(member.answers(put), []);
+}
+
+#[test]
+fn a_volume_is_asked_for_as_soon_as_no_garbage_is_left_that_frees_blocks() {
+    let rows = Rows::default().stream(1, STEP + 1, 0);
+    let mut member = rows.object("big", stream_body(1, STEP + 1)).in_steps();
+    member.pg.note_reader(member.now_ms);
+    member.delete("big");
+    member.settle();
+    assert!(!member.pg.wants_to_reap(true), "it may be read");
+    member.open_put("all", LV_BLOCKS);
+    let put = member.put_data("small", 1);
+    assert!(!member.effects.contains(&Effect::NeedLv));
+    assert_eq!(member.reap_all(), [0]);
+    assert!(member.effects.contains(&Effect::NeedLv));
+    assert_eq!(member.answers(put), []);
 }
 
 #[test]
