@@ -205,6 +205,8 @@ pub const KV_CACHE_FILLED_PART: u64 = 2;
 pub const RESERVE_BYTES: u64 = 512 * 1024 * 1024;
 /// The same on small disks: one part in this many.
 pub const RESERVE_PART: u64 = 16;
+/// Little room is left on a disk with less free above the reserve than one part in so many.
+pub const LITTLE_ROOM_PART: u64 = 64;
 /// Free bytes above the reserve with which another LV is begun: with less, a chunk of the largest size would find
 /// none left, and be sent in vain.
 pub const LV_ROOM_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;

@@ -21,7 +21,16 @@ pub const FREED_REST_MS: u64 = 60_000;
 pub const FREED_REST_MS_MAX: u64 = 30 * 60_000;
 /// Extents of an LV that rest, 16 bytes each: of more the oldest are given again.
 pub const RESTING_EXTENTS_MAX: usize = 8192;
-/// Bytes of rows that went and can still be read, of one group: those of about 7 GiB in chunks.
+/// At most one part in so many of an LV's blocks rests. It fits into what the LV leaves empty, as it takes no objects from
+/// [`LV_FULL_PERCENT`] on.
+pub const RESTING_PART: u32 = 8;
+/// Of a small LV so many blocks may rest, 64 MiB: a large object has more than an eighth of it.
+pub const RESTING_BLOCKS_MIN: u32 = 16_384;
+/// These are at most one part in so many of it.
+pub const RESTING_PART_MAX: u32 = 2;
+/// Extents of a group whose rest ends in one tick: all of an LV may be due at once.
+pub const RESTS_ENDED_MAX: usize = RESTING_EXTENTS_MAX / 2;
+/// Bytes of memory for rows that went and can still be read, of one group: those of about 7 GiB in chunks.
 pub const DEPARTED_BYTES_MAX: usize = 1024 * 1024;
 /// Milliseconds after a group was short of space for which its garbage does not wait for reads.
 pub const SHORT_MS: u64 = 10_000;
@@ -31,4 +40,6 @@ pub const REAPED_FIRST_MS: u64 = 2_000;
 
 const _: () = assert!(REAPED_FIRST_MS < SHORT_MS, "garbage is removed while a put waits for it");
 const _: () = assert!(REFUSED_MS < WITHHELD_MS, "what was refused is withheld for longer");
+const _: () =
+    assert!(LV_FULL_PERCENT + 100 / RESTING_PART as u64 <= 100, "an LV has room for both");
 const _: () = assert!(FREED_REST_MS < FREED_REST_MS_MAX, "a read under way lengthens a rest");

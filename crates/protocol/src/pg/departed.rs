@@ -121,6 +121,13 @@ impl Departed {
 }
 
 impl Pg {
+    /// Little room is left on the disk, or again more: while it is little nothing rests.
+    pub fn note_room(&mut self, is_little: bool) {
+        if let Some(space) = &mut self.space {
+            space.note_room(is_little);
+        }
+    }
+
     /// Has what is freed rest for another time than [`FREED_REST_MS`]; nothing rests for none. For simulations, whose space is to be
     /// given again soon.
     pub fn rest_for(&mut self, ms: u64) {

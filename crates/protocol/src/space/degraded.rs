@@ -48,8 +48,7 @@ impl Lv {
     /// Blocks for replicas that have room also for what is withheld.
     fn allocate_on_most(&mut self, need: u32) -> Option<Vec<Extent>> {
         let withheld = self.withheld.as_mut().filter(|withheld| !withheld.crowded.is_empty());
-        let found = self.runs.allocate(need).or_else(|| withheld?.runs.allocate(need));
-        found.or_else(|| self.allocate_resting(need))
+        self.runs.allocate(need).or_else(|| withheld?.runs.allocate(need))
     }
 }
 
@@ -102,8 +101,14 @@ impl VolumeGroup {
         };
         let mut found: Vec<(bool, LvId, Holders)> = self.lvs.iter().filter_map(most).collect();
         found.sort_by_key(|(refuses, id, _)| (*refuses, *id));
-        found.into_iter().find_map(|(_, id, within)| {
+        let free = found.iter().find_map(|&(_, id, within)| {
             Some((id, self.lvs.get_mut(&id)?.allocate_on_most(need)?, within))
+        });
+        free.or_else(|| {
+            found.iter().find_map(|&(_, id, within)| {
+                let lv = self.lvs.get_mut(&id).filter(|lv| lv.rests_since(need).is_some())?;
+                Some((id, lv.allocate_resting(need)?, within))
+            })
         })
     }
 

@@ -10,14 +10,20 @@
 //! 1. What rests could be free: every floor is above what freed it. So no safety depends on a rest, and a clock may end it.
 //! 2. No put lacks space because of what rests: before an allocation fails it takes the oldest of it. While a disk has no
 //!    room for some block nothing rests, as there may be room where there was some before.
-//! 3. At most [`RESTING_EXTENTS_MAX`] extents of an LV rest.
+//! 3. At most [`RESTING_EXTENTS_MAX`] extents of an LV rest, and [`LvInfo::resting_max`] blocks. A put is given blocks that
+//!    were never written before those that rest. So without a bound overwrites would write each LV of the group to its end,
+//!    and the file system would be full of blocks that no other group can use.
+//! 4. Nothing new rests while the driver says that little room is left on the disk, and what rests is soon free.
 
 use std::collections::VecDeque;
 
 use larder_types::{Extent, LvId};
 
 use super::{Lv, VolumeGroup};
-use crate::limits::RESTING_EXTENTS_MAX;
+use crate::limits::{
+    RESTING_BLOCKS_MIN, RESTING_EXTENTS_MAX, RESTING_PART, RESTING_PART_MAX, RESTS_ENDED_MAX,
+};
+use crate::lv::LvInfo;
 
 /// Extents that are given up at once: some of them may be one run with what is free.
 const GIVEN_UP_TOGETHER: usize = 16;
@@ -27,7 +33,7 @@ const GIVEN_UP_TOGETHER: usize = 16;
 pub(super) struct Rest {
     for_ms: u64,
     now_ms: u64,
-    /// A disk has no room for some block.
+    /// A disk has no room for some block, or little is left.
     is_crowded: bool,
 }
 
@@ -49,9 +55,15 @@ impl Resting {
         self.extents.iter().map(|(_, extent)| *extent)
     }
 
+    /// The time since when the oldest extent rests.
+    fn oldest_ms(&self) -> Option<u64> {
+        self.extents.front().map(|(since_ms, _)| *since_ms)
+    }
+
     fn push(&mut self, since_ms: u64, extent: Extent) {
         let is_later = |(before, _): &(u64, Extent)| *before <= since_ms;
         assert!(self.extents.back().is_none_or(is_later), "extents rest in their order");
+        assert!(self.extents.len() < RESTING_EXTENTS_MAX, "there is a place for one more");
         self.extents.push_back((since_ms, extent));
         self.blocks += extent.blocks;
     }
@@ -60,20 +72,38 @@ impl Resting {
     fn pop_if(&mut self, has_rested: impl Fn(u64) -> bool) -> Option<Extent> {
         let (_, extent) = self.extents.pop_front_if(|(since_ms, _)| has_rested(*since_ms))?;
         self.blocks -= extent.blocks;
+        if self.extents.is_empty() {
+            self.extents.shrink_to(GIVEN_UP_TOGETHER);
+        }
         Some(extent)
     }
 }
 
+impl LvInfo {
+    /// Blocks of it that rest at most.
+    fn resting_max(&self) -> u32 {
+        let least = RESTING_BLOCKS_MIN.min(self.blocks / RESTING_PART_MAX);
+        least.max(self.blocks / RESTING_PART)
+    }
+}
+
 impl Lv {
-    /// An extent is free, or is to rest before.
+    /// An extent is free, or is to rest before. The oldest that rest make room for it.
     pub(super) fn rest(&mut self, extent: Extent, rest: Rest) {
         if rest.for_ms == 0 {
             return self.release(extent);
         }
-        self.resting.push(rest.now_ms, extent);
-        if rest.is_crowded || self.resting.extents.len() > RESTING_EXTENTS_MAX {
-            self.give_oldest();
+        let blocks_max = self.info.resting_max();
+        if rest.is_crowded || extent.blocks > blocks_max {
+            self.resting.given_up += u64::from(extent.blocks);
+            return self.release(extent);
         }
+        while self.resting.extents.len() >= RESTING_EXTENTS_MAX
+            || self.resting.blocks + extent.blocks > blocks_max
+        {
+            self.give_oldest().expect("what rests is the reason");
+        }
+        self.resting.push(rest.now_ms, extent);
     }
 
     /// The extent that has rested longest is free. Returns its blocks.
@@ -82,6 +112,12 @@ impl Lv {
         self.resting.given_up += u64::from(extent.blocks);
         self.release(extent);
         Some(extent.blocks)
+    }
+
+    /// The time since when its oldest blocks rest, if there are so many with those that are free.
+    pub(super) fn rests_since(&self, need: u32) -> Option<u64> {
+        let since_ms = self.resting.oldest_ms()?;
+        (self.runs.blocks() + self.resting.blocks() >= need).then_some(since_ms)
     }
 
     /// Blocks of which some rested, the oldest.
@@ -111,6 +147,11 @@ impl VolumeGroup {
         self.rest.for_ms = ms;
     }
 
+    /// Little room is left on the disk, or again more: while it is little nothing rests.
+    pub(crate) fn note_room(&mut self, is_little: bool) {
+        self.rest.is_crowded = is_little;
+    }
+
     /// It is this time now: what is freed rests from then on.
     pub(crate) fn set_now(&mut self, now_ms: u64) {
         self.rest.now_ms = self.rest.now_ms.max(now_ms);
@@ -118,17 +159,24 @@ impl VolumeGroup {
 
     /// The rest of what becomes free now.
     pub(super) fn rest_now(&self) -> Rest {
-        let is_crowded = self.lvs.values().any(|lv| lv.withheld.is_some());
-        Rest { is_crowded, ..self.rest }
+        let is_withheld = self.lvs.values().any(|lv| lv.withheld.is_some());
+        Rest { is_crowded: self.rest.is_crowded || is_withheld, ..self.rest }
     }
 
-    /// Blocks that have rested for so long are free.
+    /// Blocks that have rested for so long are free, of [`RESTS_ENDED_MAX`] extents at most. So are all where little room is
+    /// left.
     pub(crate) fn end_rests(&mut self, rest_ms: u64) {
-        let now_ms = self.rest.now_ms;
+        let Rest { now_ms, is_crowded, .. } = self.rest_now();
         let has_rested = |since_ms: u64| now_ms.saturating_sub(since_ms) >= rest_ms;
+        let mut left = RESTS_ENDED_MAX;
         for lv in self.lvs.values_mut() {
-            while let Some(extent) = lv.resting.pop_if(has_rested) {
-                lv.release(extent);
+            while left > 0 {
+                if let Some(extent) = lv.resting.pop_if(has_rested) {
+                    lv.release(extent);
+                } else if !is_crowded || lv.give_oldest().is_none() {
+                    break;
+                }
+                left -= 1;
             }
         }
     }
@@ -140,21 +188,21 @@ impl VolumeGroup {
         }
     }
 
-    /// Blocks of which some rested, in an LV that takes objects on at least so many replicas.
+    /// Blocks of which some rested, in an LV that takes objects on at least so many replicas: where blocks have rested longest.
     pub(super) fn allocate_resting(
         &mut self,
         need: u32,
         replicas_min: usize,
     ) -> Option<(LvId, Vec<Extent>)> {
-        for (&id, lv) in &mut self.lvs {
-            if lv.present.count() >= replicas_min
-                && lv.takes_objects()
-                && let Some(extents) = lv.allocate_resting(need)
-            {
-                return Some((id, extents));
-            }
-        }
-        None
+        let rests_since = |(&id, lv): (&LvId, &Lv)| {
+            let takes = lv.present.count() >= replicas_min && lv.takes_objects();
+            lv.rests_since(need).filter(|_| takes).map(|since_ms| (since_ms, id))
+        };
+        let mut rested: Vec<(u64, LvId)> = self.lvs.iter().filter_map(rests_since).collect();
+        rested.sort_unstable();
+        rested
+            .into_iter()
+            .find_map(|(_, id)| Some((id, self.lvs.get_mut(&id)?.allocate_resting(need)?)))
     }
 
     /// Blocks that became free in this view before they had rested, as space was short.

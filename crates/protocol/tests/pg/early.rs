@@ -240,17 +240,17 @@ fn a_put_that_finds_no_space_above_waits_and_is_never_told_that_it_is_full() {
 #[test]
 fn what_was_freed_below_the_mark_is_not_used_again_before_the_rows_are_read() {
     let mut member = Member::alone(1);
-    put(&mut member, "a", 60);
+    put(&mut member, "a", 50);
     let mut member = restarted(member, 2);
     let mut walk = member.serve_early(1);
     member.delete("a");
     member.settle();
     pass_floors(&mut member);
     let space = member.pg.gauges().space;
-    assert_eq!((space.free, space.waiting), (40, 60), "the floors have passed it");
+    assert_eq!((space.free, space.waiting), (50, 50), "the floors have passed it");
     read_all(&mut member, &mut walk);
     let space = member.pg.gauges().space;
-    assert_eq!((space.free, space.resting, space.waiting), (40, 60, 0));
+    assert_eq!((space.free, space.resting, space.waiting), (50, 50, 0));
 }
 
 #[test]

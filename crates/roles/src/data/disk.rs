@@ -29,8 +29,8 @@ use parking_lot::Mutex;
 
 use crate::breakdown::{BySize, CountsStatus, DiskOps};
 use crate::limits::{
-    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LV_ROOM_BYTES_MIN,
-    NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
+    DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LITTLE_ROOM_PART,
+    LV_ROOM_BYTES_MIN, NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
 };
 use crate::manager::LvRecord;
 use crate::ticket::{Ticket, WriteOutcome};
@@ -109,6 +109,8 @@ pub struct DataServer {
     disk: Arc<dyn Disk>,
     pgs: OnceLock<ToPg>,
     reserve_bytes: u64,
+    /// With less free nothing rests (ADR 76).
+    little_bytes: u64,
     free_bytes: AtomicU64,
     /// Bytes that the disk's thread has reserved for PVs.
     held_bytes: AtomicU64,
@@ -143,6 +145,7 @@ impl DataServer {
             disk,
             pgs: OnceLock::new(),
             reserve_bytes,
+            little_bytes: reserve_bytes + capacity_bytes / LITTLE_ROOM_PART,
             free_bytes: AtomicU64::new(free),
             held_bytes: AtomicU64::new(volume.counters().provisioned_bytes),
             broken: AtomicBool::new(false),
@@ -189,6 +192,12 @@ impl DataServer {
     #[must_use]
     pub fn lacks_room(&self) -> bool {
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + LV_ROOM_BYTES_MIN
+    }
+
+    /// Returns true if little is left of what data may take: freed space is used again at once, so that the rest is there for
+    /// groups that have freed nothing.
+    pub(crate) fn has_little_room(&self) -> bool {
+        self.free_bytes.load(Ordering::Relaxed) < self.little_bytes
     }
 
     /// Returns true if the disk failed: it accepts no more commands until the process starts again.

@@ -131,8 +131,12 @@ impl Meta {
                 OtherRoles::Here(here) => {
                     here.data.measure_free_space();
                     self.hear_proxy();
-                    let time = clock::now();
-                    self.pg_ids().for_each(|pg| self.tick(time, &mut self.lock(pg), &mut reaps));
+                    let (time, is_little) = (clock::now(), here.data.has_little_room());
+                    for pg in self.pg_ids() {
+                        let mut member = self.lock(pg);
+                        member.pg.note_room(is_little);
+                        self.tick(time, &mut member, &mut reaps);
+                    }
                 }
                 OtherRoles::Apart(cluster) => self.tick_apart(cluster, &mut beat, &mut reaps),
             }
