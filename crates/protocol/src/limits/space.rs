@@ -30,8 +30,10 @@ pub const RESTING_BLOCKS_MIN: u32 = 16_384;
 pub const RESTING_PART_MAX: u32 = 2;
 /// Extents of a group whose rest ends in one tick: all of an LV may be due at once.
 pub const RESTS_ENDED_MAX: usize = RESTING_EXTENTS_MAX / 2;
-/// Bytes of memory for rows that went and can still be read, of one group: those of about 7 GiB in chunks.
+/// Bytes of memory for rows that went and can still be read, of one group: those of about 6 GiB in chunks.
 pub const DEPARTED_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of memory that such a row takes beside its bytes, about.
+pub const DEPARTED_ROW_BYTES: usize = 128;
 /// Milliseconds after a group was short of space for which its garbage does not wait for reads.
 pub const SHORT_MS: u64 = 10_000;
 /// Milliseconds for which a put that finds no space waits for garbage that was spared for reads, before another LV is asked

@@ -16,6 +16,7 @@ use larder_types::{
 };
 
 use super::batch::{Batch, Removal};
+use super::departed::BatchDeparted;
 use super::ops::{answer_of, chunk_of};
 use super::remote_change::version_of;
 use super::slots::{Slot, slot_of_call, slots_of};
@@ -38,7 +39,7 @@ impl Pg {
             return Ok(0);
         }
         let mut batch = Batch::new(self.id, index, &self.ledger, self.reaper.step_rows);
-        batch.departed = self.keeps_departed().then(Vec::new);
+        batch.departed = BatchDeparted::new(self.keeps_departed());
         let mut closed = Vec::new();
         let mut taken = 0;
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
@@ -56,7 +57,7 @@ impl Pg {
         self.is_bare = false;
         index.write(batch.changes)?;
         self.applied = last;
-        self.depart(batch.departed.unwrap_or_default());
+        self.depart(batch.departed);
         if let Some(space) = &mut self.space {
             space.set_now(self.now_ms);
         }
@@ -147,14 +148,14 @@ impl Pg {
             }
             Op::CompleteUpload { bucket, key, upload, metax, parts, .. } => {
                 self.supersede(entry);
-                batch.drop_parts_but((*bucket, *upload), parts, id)?;
+                batch.unnamed(|batch| batch.drop_parts_but((*bucket, *upload), parts, id))?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
                 let body = Body::Parts { upload: *upload, parts: parts.clone() };
                 let row = VersionRow { op: id, metax: (**metax).clone(), body };
                 batch.put_version((*bucket, key), ObjectEntry::of_row(row), id)?;
             }
             Op::AbortUpload { bucket, key, upload, .. } => {
-                batch.drop_rows(&rows::parts(*bucket, *upload), id)?;
+                batch.unnamed(|batch| batch.drop_rows(&rows::parts(*bucket, *upload), id))?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
             }
             Op::Append(append) => batch.append(append, None, id)?,
@@ -172,7 +173,9 @@ impl Pg {
                     batch.move_chunk(to, grant, is_unchecked)?;
                 }
             }
-            Op::DropStream { bucket, stream } => batch.drop_orphans(*bucket, *stream, id)?,
+            Op::DropStream { bucket, stream } => {
+                batch.unnamed(|batch| batch.drop_orphans(*bucket, *stream, id))?;
+            }
             Op::Reap { rows_max } => batch.reap(*rows_max, id)?,
             Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
                 return Err(IndexError(format!("op {id:?} belongs to no log's tail")));
@@ -347,9 +350,9 @@ impl Batch<'_> {
                 if let Some(old) = self.changes.get(self.index, &row)? {
                     let old: PartRow = decode("part row", &old)?;
                     if old.op > put_op {
-                        return self.free_body(&row, put.bucket, &body, now);
+                        return self.unnamed(|it| it.free_body(&row, put.bucket, &body, now));
                     }
-                    self.free_body(&row, put.bucket, &old.body, now)?;
+                    self.unnamed(|it| it.free_body(&row, put.bucket, &old.body, now))?;
                 }
                 let part = PartRow { op: put_op, metax: put.metax.clone(), body };
                 self.changes.put(row, encode(&part));

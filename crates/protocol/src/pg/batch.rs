@@ -3,7 +3,8 @@
 
 use larder_types::{Chunk, Extent, LvId, OpId, PgId};
 
-use crate::index::{Changes, Index, Row};
+use super::departed::BatchDeparted;
+use crate::index::{Changes, Index};
 use crate::ledger::{Blocks, Change, Changed, Ledger, Recount, Resized};
 
 /// A batch of ops on its way into the index.
@@ -36,7 +37,7 @@ pub(super) struct Batch<'a> {
     /// More rows than these are those of a large object.
     pub(super) step_rows: u32,
     /// Rows of objects that ended, if they are to be kept for reads under way.
-    pub(super) departed: Option<Vec<Row>>,
+    pub(super) departed: BatchDeparted,
 }
 
 /// Rows that an op removes.
@@ -96,7 +97,7 @@ impl<'a> Batch<'a> {
             removal: Removal::default(),
             rows_done: RowsDone::default(),
             step_rows,
-            departed: None,
+            departed: BatchDeparted::default(),
         }
     }
 

@@ -24,7 +24,8 @@ use bytes::Bytes;
 use super::Pg;
 use crate::index::Row;
 use crate::limits::{
-    DEPARTED_BYTES_MAX, FREED_REST_MS, FREED_REST_MS_MAX, REAPED_FIRST_MS, SHORT_MS,
+    DEPARTED_BYTES_MAX, DEPARTED_ROW_BYTES, FREED_REST_MS, FREED_REST_MS_MAX, REAPED_FIRST_MS,
+    SHORT_MS,
 };
 use crate::space::VolumeGroup;
 
@@ -45,6 +46,34 @@ pub(super) struct Departed {
     /// The rows by the time at which they went; ascending.
     order: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
+}
+
+/// Rows that the ops of a batch remove, if they are to be kept.
+#[derive(Debug, Default)]
+pub(super) struct BatchDeparted {
+    /// Reads may ask for them: `None` where nothing is kept.
+    rows: Option<Vec<Row>>,
+    bytes: usize,
+}
+
+impl BatchDeparted {
+    pub(super) fn new(keeps: bool) -> Self {
+        Self { rows: keeps.then(Vec::new), bytes: 0 }
+    }
+
+    /// Takes a row that goes. One batch may remove many times what is kept of all: of that it takes the first.
+    pub(super) fn push(&mut self, row: &[u8], value: &[u8]) {
+        let Some(rows) = self.rows.as_mut().filter(|_| self.bytes < DEPARTED_BYTES_MAX) else {
+            return;
+        };
+        self.bytes += bytes_of(row, value);
+        rows.push((row.to_vec(), value.to_vec()));
+    }
+}
+
+/// Memory for a row, whose name is kept twice.
+fn bytes_of(row: &[u8], value: &[u8]) -> usize {
+    2 * row.len() + value.len() + DEPARTED_ROW_BYTES
 }
 
 impl Departed {
@@ -98,7 +127,7 @@ impl Departed {
         if self.rows.contains_key(&row) {
             return;
         }
-        self.bytes += row.len() + value.len();
+        self.bytes += bytes_of(&row, &value);
         self.rows.insert(row.clone(), value.into());
         self.order.push_back((now_ms, row));
         while self.bytes > DEPARTED_BYTES_MAX {
@@ -109,7 +138,7 @@ impl Departed {
     fn pop(&mut self) {
         let Some((_, row)) = self.order.pop_front() else { return };
         let value = self.rows.remove(&row).expect("each row is in both");
-        self.bytes -= row.len() + value.len();
+        self.bytes -= bytes_of(&row, &value);
     }
 
     fn end_rests(&mut self, now_ms: u64, rest_ms: u64) {
@@ -173,9 +202,10 @@ impl Pg {
         self.serves() && self.rest_ms() > 0 && self.departed.is_read(self.now_ms)
     }
 
-    /// Keeps rows that an op removed.
-    pub(super) fn depart(&mut self, rows: Vec<Row>) {
+    /// Keeps rows that a batch removed.
+    pub(super) fn depart(&mut self, removed: BatchDeparted) {
         let now_ms = self.now_ms;
+        let rows = removed.rows.unwrap_or_default();
         rows.into_iter().for_each(|row| self.departed.push(row, now_ms));
     }
 
@@ -219,5 +249,37 @@ impl Pg {
             space.set_now(now_ms);
             space.end_rests(rest_ms);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_keeps_no_more_rows_than_its_group_does() {
+        let value = vec![1; DEPARTED_BYTES_MAX / 4];
+        let mut batch = BatchDeparted::new(true);
+        (0..100).for_each(|row: u8| batch.push(&[row], &value));
+        let kept = batch.rows.as_deref().expect("it keeps rows");
+        assert_eq!(kept.iter().map(|(row, _)| row[0]).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let mut none = BatchDeparted::new(false);
+        none.push(&[1], &value);
+        assert_eq!(none.rows, None);
+    }
+
+    #[test]
+    fn rows_take_no_more_memory_than_they_may() {
+        let mut departed = Departed::new();
+        let (name, value) = ([1; 100], vec![1; 10]);
+        for at in 0..20_000_u32 {
+            let row = [&name[..], &at.to_be_bytes()].concat();
+            departed.push((row, value.clone()), at.into());
+        }
+        let count = departed.rows.len();
+        // Each name is there twice, and lies with its value in memory of its own.
+        assert!(count * (2 * 104 + 10 + 3 * 16) <= DEPARTED_BYTES_MAX, "{count} rows");
+        assert!((count + 1) * (2 * 104 + 10 + DEPARTED_ROW_BYTES) > DEPARTED_BYTES_MAX);
+        assert_eq!(departed.order.len(), count);
     }
 }

@@ -218,6 +218,17 @@ impl Batch<'_> {
         }
     }
 
+    /// Removes rows that no version names: no read asks for them, and they are to push out none that reads ask for.
+    pub(super) fn unnamed(
+        &mut self,
+        remove: impl FnOnce(&mut Self) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        let kept = std::mem::take(&mut self.departed);
+        let removed = remove(self);
+        self.departed = kept;
+        removed
+    }
+
     /// Removes the chunks of a stream that no parent has claimed.
     pub(super) fn drop_orphans(
         &mut self,
@@ -338,9 +349,7 @@ impl Batch<'_> {
             Some(b'W') => self.free_body(&row, bucket, &PieceRow::read(value)?.body, now)?,
             _ => return Err(unreadable(&row)),
         }
-        if let Some(departed) = &mut self.departed {
-            departed.push((row.clone(), value.to_vec()));
-        }
+        self.departed.push(&row, value);
         self.changes.remove(row);
         Ok(())
     }

@@ -286,10 +286,10 @@ fn an_upload_goes_in_steps_with_the_streams_of_its_parts() {
     assert_eq!((member.rows_left(), member.unnamed()), (0, u64::from(LV_BLOCKS)));
 }
 
-#[test]
-fn an_upload_that_is_aborted_goes_in_steps() {
+/// A group with an upload of so many parts, which nobody has completed.
+fn with_upload(parts: u16) -> Member {
     let mut rows = Rows::default();
-    for number in 1..=2 * STEP as u16 {
+    for number in 1..=parts {
         rows = rows.part(number, Body::Inline("x".into()));
     }
     let (name, clock) = (name_of("big"), HybridClock(1));
@@ -301,12 +301,30 @@ fn an_upload_that_is_aborted_goes_in_steps() {
         checksum: None,
     };
     rows.0.put(rows::upload(BUCKET, &name, UPLOAD), encode(&upload));
-    let mut member = rows.in_steps();
-    let request = member.request();
-    member.call(Call::AbortUpload { request, bucket: BUCKET, key: name, upload: UPLOAD });
+    rows.in_steps()
+}
+
+fn abort_upload(member: &mut Member) {
+    let (request, key) = (member.request(), name_of("big"));
+    member.call(Call::AbortUpload { request, bucket: BUCKET, key, upload: UPLOAD });
     member.settle();
+}
+
+#[test]
+fn an_upload_that_is_aborted_goes_in_steps() {
+    let mut member = with_upload(2 * STEP as u16);
+    abort_upload(&mut member);
     assert_eq!((member.count(b'U'), member.rows_left()), (0, STEP));
     assert_eq!(member.reap_all(), [0]);
+}
+
+#[test]
+fn rows_that_no_version_names_are_not_kept_for_reads() {
+    let mut member = with_upload(1);
+    member.pg.note_reader(member.now_ms);
+    abort_upload(&mut member);
+    assert_eq!(member.rows_left(), 0);
+    assert_eq!(member.pg.departed(&rows::part(BUCKET, UPLOAD, 1), member.now_ms), None);
 }
 
 #[test]
