@@ -112,6 +112,8 @@ impl Meta {
         }
         if let (Some((pg, to)), Ok(found)) = (reads, &mut found) {
             let count = call.count_max.min(ROWS_MAX) as usize;
+            // From the next page on rows are asked for again, and an answer names none of it.
+            let to = found.next.as_ref().unwrap_or(to);
             self.lock(pg).join_departed((&call.from, to), count, &mut found.rows);
         }
         match found {
