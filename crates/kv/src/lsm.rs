@@ -11,6 +11,8 @@
 //! * Positions wait beside the memtable and go into it when it is sealed, under the same lock. So a table never holds
 //!   rows without their positions, nor positions without their rows.
 //! * Readers register the number they read at; nothing that the least of them may see is dropped.
+//! * A compaction that meets damage leaves its tables as they are: what is whole in them is still read. No other is
+//!   begun, as each would leave files that nothing names until the index is opened anew.
 //!
 //! Must not: decide when to flush, or go on flushing after a flush failed for another reason than a
 //! full disk.
@@ -23,8 +25,8 @@ mod version_file;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use lsm_tree::compaction::Leveled;
@@ -34,6 +36,7 @@ use lsm_tree::{
     SequenceNumberCounter, ValueType,
 };
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use crate::limits::{
     COMPACTION_SPACE_BYTES, FILTER_BITS_PER_KEY, FLUSH_SPACE_BYTES, OPEN_TABLES_MAX, TABLE_BYTES,
@@ -61,6 +64,10 @@ struct Inner {
     apply: Mutex<Positions>,
     /// The error after which nothing may be written any more.
     broken: Mutex<Option<KvError>>,
+    /// The first error of a read or of a compaction.
+    damage: OnceLock<KvError>,
+    /// The error after which nothing is compacted any more.
+    uncompactable: OnceLock<KvError>,
     unflushed_bytes: AtomicU64,
     compaction: Arc<Leveled>,
 }
@@ -99,10 +106,19 @@ impl LsmKv {
                 readers,
                 apply: Mutex::new(Positions::new()),
                 broken: Mutex::new(None),
+                damage: OnceLock::new(),
+                uncompactable: OnceLock::new(),
                 unflushed_bytes: AtomicU64::new(0),
                 compaction: Arc::new(compaction),
             }),
         })
+    }
+
+    /// The first error that a read or a compaction has met since the index was opened. Some of its bytes are not what was
+    /// written, or the disk does not give them. Results of other reads are right all the same.
+    #[must_use]
+    pub fn damage(&self) -> Option<&KvError> {
+        self.inner.damage.get()
     }
 
     /// Removes the index in `path`, which nobody has open, and the directory. If a crash cuts it off, the next
@@ -169,11 +185,10 @@ impl Kv for LsmKv {
 
 impl Inner {
     fn get(&self, key: &[u8], at: SeqNo) -> Result<Option<Bytes>, KvError> {
-        let stored = self
-            .tree
-            .get(key, at)
-            .map_err(|error| KvError::from_engine("reads a row", Some(key), error))?;
-        stored.map(|stored| verified_bytes(key, stored.into())).transpose()
+        let stored = self.tree.get(key, at);
+        let stored = stored.map_err(|error| self.unread("reads a row", Some(key), error))?;
+        let value = stored.map(|stored| verified_bytes(key, stored.into())).transpose();
+        value.inspect_err(|error| self.note_damage(error))
     }
 
     fn scan(
@@ -188,14 +203,29 @@ impl Inner {
         }
         let range = (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded));
         for row in self.tree.range::<&[u8], _>(range, at, None) {
-            let (key, stored) = row
-                .into_inner()
-                .map_err(|error| KvError::from_engine("scans rows", None, error))?;
-            if visit(&key, verified(&key, &stored)?) == ControlFlow::Break(()) {
+            let row = row.into_inner();
+            let (key, stored) = row.map_err(|error| self.unread("scans rows", None, error))?;
+            let value = verified(&key, &stored).inspect_err(|error| self.note_damage(error))?;
+            if visit(&key, value) == ControlFlow::Break(()) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// The error of a read.
+    fn unread(
+        &self,
+        operation: &'static str,
+        key: Option<&[u8]>,
+        error: lsm_tree::Error,
+    ) -> KvError {
+        let is_lost = is_lost(&error);
+        let error = KvError::from_engine(operation, key, error);
+        if is_lost {
+            self.note_damage(&error);
+        }
+        error
     }
 
     fn apply(&self, batch: &Batch) {
@@ -236,9 +266,9 @@ impl Inner {
             self.tree.rotate_memtable();
             self.unflushed_bytes.load(Ordering::Relaxed)
         };
-        self.tree
-            .flush(&one_at_a_time, self.readers.watermark())
-            .map_err(|error| self.remember(KvError::from_engine("flushes", None, error)))?;
+        self.tree.flush(&one_at_a_time, self.readers.watermark()).map_err(|error| {
+            self.remember(self.named(KvError::from_engine("flushes", None, error)))
+        })?;
         assert_eq!(self.tree.sealed_memtable_count(), 0, "what was sealed is in tables");
         self.unflushed_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.release_old_versions()?;
@@ -257,13 +287,14 @@ impl Inner {
 
     fn maintain(&self) -> Result<Progress, KvError> {
         self.still_sound()?;
+        self.uncompactable.get().cloned().map_or(Ok(()), Err)?;
         let rewritten = self.tree.disk_space().min(COMPACTION_SPACE_BYTES);
         let unflushed = self.unflushed_bytes.load(Ordering::Relaxed);
         self.require_space("compacts", rewritten + unflushed + FLUSH_SPACE_BYTES)?;
         let before = self.tree.current_version().id();
         self.tree
             .compact(Arc::clone(&self.compaction) as _, self.readers.watermark())
-            .map_err(|error| self.remember(KvError::from_engine("compacts", None, error)))?;
+            .map_err(|error| self.not_compacted(error))?;
         if self.tree.current_version().id() == before {
             return Ok(Progress::Idle);
         }
@@ -280,10 +311,43 @@ impl Inner {
             self.readers.publish(self.next_seqno.get());
         }
         let watermark = self.readers.watermark();
-        self.tree
-            .get_version_history_lock()
-            .maintenance(&self.path, watermark)
-            .map_err(|error| self.remember(KvError::from_engine("drops files", None, error)))
+        self.tree.get_version_history_lock().maintenance(&self.path, watermark).map_err(|error| {
+            self.remember(self.named(KvError::from_engine("drops files", None, error)))
+        })
+    }
+
+    /// The error of a compaction. One of the system may have come while the version was written, so that nothing may be
+    /// flushed after it. Any other comes from reading tables, and changes nothing.
+    fn not_compacted(&self, error: lsm_tree::Error) -> KvError {
+        let (is_of_system, is_lost) = (matches!(error, lsm_tree::Error::Io(_)), is_lost(&error));
+        let error = self.named(KvError::from_engine("compacts", None, error));
+        if matches!(error, KvError::Full { .. }) {
+            return error;
+        }
+        if is_lost {
+            self.note_damage(&error);
+        }
+        self.uncompactable.get_or_init(|| error.clone());
+        if is_of_system { self.remember(error) } else { error }
+    }
+
+    /// An error of the engine. After a full disk the engine may go on only if `current` names the version that it has in
+    /// memory. If it had renamed `current` already, it would write that version's file anew, and a crash there would
+    /// leave no index.
+    fn named(&self, error: KvError) -> KvError {
+        let KvError::Full { operation } = error else { return error };
+        match version_file::number(&self.path) {
+            Ok(number) if number == self.tree.current_version().id() => error,
+            found => KvError::Broken {
+                operation,
+                reason: format!("the disk was full behind the change of the version: {found:?}"),
+            },
+        }
+    }
+
+    /// Keeps the first error that says that bytes are lost.
+    fn note_damage(&self, error: &KvError) {
+        self.damage.get_or_init(|| error.clone());
     }
 
     /// Looks for space before it is needed. Files that the engine wrote before it met a full disk stay until the
@@ -306,6 +370,15 @@ impl Inner {
         }
         error
     }
+}
+
+/// Returns true if an error says that bytes of a file are not what was written, or that the disk does not give them. Others
+/// say nothing about the files, as that there are too many of them open.
+fn is_lost(error: &lsm_tree::Error) -> bool {
+    let lsm_tree::Error::Io(error) = error else { return true };
+    let lost = [Errno::IO, Errno::UCLEAN, Errno::BADMSG];
+    lost.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+        || matches!(KvError::from_io("reads", error), KvError::Damaged { .. })
 }
 
 fn change(key: Bytes, stored: Option<Bytes>, seqno: SeqNo) -> InternalValue {
@@ -338,5 +411,51 @@ impl KvReader for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         self.inner.readers.leave(self.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::CACHE_BYTES;
+
+    fn put(kv: &LsmKv, value: &[u8]) {
+        let mut batch = Batch::new();
+        batch.put(b"key", value);
+        kv.apply(&batch).unwrap();
+    }
+
+    #[test]
+    fn an_error_that_says_nothing_about_the_files_is_no_damage() {
+        let of = |errno: Errno| lsm_tree::Error::Io(errno.into());
+        assert!([Errno::IO, Errno::UCLEAN, Errno::NOENT].into_iter().all(|it| is_lost(&of(it))));
+        assert!(
+            [Errno::MFILE, Errno::NOMEM, Errno::ACCESS].into_iter().all(|it| !is_lost(&of(it)))
+        );
+    }
+
+    #[test]
+    fn a_full_disk_is_no_more_than_that_only_before_the_version_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        put(&kv, b"one");
+        kv.flush().unwrap();
+        let full = KvError::Full { operation: "flushes" };
+        assert_eq!(kv.inner.named(full.clone()), full);
+        // As if the engine had renamed `current`, and the disk had been full when the directory was synced.
+        let current = dir.path().join("current");
+        let before = std::fs::read(&current).unwrap();
+        let mut renamed = before.clone();
+        renamed[0] += 1;
+        std::fs::write(&current, &renamed).unwrap();
+        let met = kv.inner.remember(kv.inner.named(full));
+        assert!(matches!(met, KvError::Broken { .. }), "{met}");
+        put(&kv, b"two");
+        assert_eq!(kv.flush(), Err(met), "the version's file is not written anew");
+        assert_eq!(std::fs::read(&current).unwrap(), renamed);
+        std::fs::write(&current, before).unwrap();
+        drop(kv);
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        assert_eq!(kv.get(b"key").unwrap().as_deref(), Some(&b"one"[..]));
     }
 }

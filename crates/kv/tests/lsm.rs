@@ -241,3 +241,64 @@ fn a_position_alone_is_durable_after_a_flush() {
         assert_eq!(position(&LsmKv::open(dir.path(), CACHE_BYTES).unwrap()), Some(round));
     }
 }
+
+/// Rows of several tables, in turns, so that a compaction merges these.
+fn in_turns(tables: u32) -> impl Iterator<Item = (u32, Vec<u8>, Vec<u8>)> {
+    (0..tables * 100).map(move |number| {
+        let value = number.to_be_bytes().repeat(100);
+        (number % tables, format!("in turn {number:06}").into_bytes(), value)
+    })
+}
+
+#[test]
+fn a_compaction_that_meets_a_rotten_block_leaves_all_else_as_it_was() {
+    const TABLES: u32 = 5;
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        for table in 0..TABLES {
+            let mut batch = Batch::new();
+            in_turns(TABLES)
+                .filter(|(of, ..)| *of == table)
+                .for_each(|(_, key, value)| batch.put(&key, &value));
+            kv.apply(&batch).unwrap();
+            kv.flush().unwrap();
+        }
+        assert_eq!(kv.damage(), None);
+    }
+    let needle = 250u32.to_be_bytes().repeat(99);
+    let rotten = files(&dir.path().join("tables")).into_iter().find_map(|file| {
+        let bytes = std::fs::read(&file).unwrap();
+        let at = bytes.windows(needle.len()).position(|window| window == needle)?;
+        Some((file, at, bytes))
+    });
+    let (file, at, mut bytes) = rotten.unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(file, bytes).unwrap();
+
+    let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+    let met = (0..10).find_map(|_| kv.maintain().err());
+    let met = met.expect("the rotten table is among those that are merged");
+    assert!(matches!(met, KvError::Damaged { .. }), "{met}");
+    assert_eq!(kv.damage(), Some(&met));
+    let files_before = files(&dir.path().join("tables")).len();
+    assert_eq!(kv.maintain(), Err(met), "none is begun again");
+    assert_eq!(files(&dir.path().join("tables")).len(), files_before);
+    kv.apply(&numbered(0)).unwrap();
+    kv.flush().unwrap();
+    drop(kv);
+    for _ in 0..2 {
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        assert_eq!(number(&kv), Some(0), "flushes go on");
+        let mut lost = Vec::new();
+        for (_, key, value) in in_turns(TABLES) {
+            match kv.get(&key) {
+                Ok(found) => assert_eq!(found.as_deref(), Some(&value[..])),
+                Err(KvError::Damaged { .. }) => lost.push(key),
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert!(lost.contains(&b"in turn 000250".to_vec()) && lost.len() < 30, "{}", lost.len());
+        assert!(kv.damage().is_some());
+    }
+}

@@ -15,13 +15,15 @@ use crate::KvError;
 pub(super) const CURRENT: &str = "current";
 const CURRENT_BYTES: usize = 25;
 
-/// Checks the version that would be opened; a directory without one is a new index.
-pub(super) fn verify(path: &Path) -> Result<(), KvError> {
-    let current = match std::fs::read(path.join(CURRENT)) {
-        Ok(current) => current,
-        Err(error) if error.kind() == ErrorKind::NotFound => return verify_new(path),
-        Err(error) => return Err(KvError::from_io("reads its version", &error)),
-    };
+/// The number of the version in force.
+pub(super) fn number(path: &Path) -> Result<u64, KvError> {
+    let failed = |error| KvError::from_io("reads its version", &error);
+    let current = std::fs::read(path.join(CURRENT)).map_err(failed)?;
+    Ok(parsed(current)?.0)
+}
+
+/// The number of a version, and the checksum of its file.
+fn parsed(current: Vec<u8>) -> Result<(u64, u128), KvError> {
     let current: [u8; CURRENT_BYTES] = current
         .try_into()
         .map_err(|bytes: Vec<u8>| damaged(format!("current has {} bytes", bytes.len())))?;
@@ -30,10 +32,21 @@ pub(super) fn verify(path: &Path) -> Result<(), KvError> {
     if kind != [0] {
         return Err(damaged(format!("current names the unknown checksum {}", kind[0])));
     }
-    let file = path.join(format!("v{}", u64::from_le_bytes(*number)));
+    Ok((u64::from_le_bytes(*number), u128::from_le_bytes(*sum)))
+}
+
+/// Checks the version that would be opened; a directory without one is a new index.
+pub(super) fn verify(path: &Path) -> Result<(), KvError> {
+    let current = match std::fs::read(path.join(CURRENT)) {
+        Ok(current) => current,
+        Err(error) if error.kind() == ErrorKind::NotFound => return verify_new(path),
+        Err(error) => return Err(KvError::from_io("reads its version", &error)),
+    };
+    let (number, sum) = parsed(current)?;
+    let file = path.join(format!("v{number}"));
     let version =
         std::fs::read(&file).map_err(|error| KvError::from_io("reads its version", &error))?;
-    if xxh3_128(&version) == u128::from_le_bytes(*sum) {
+    if xxh3_128(&version) == sum {
         Ok(())
     } else {
         Err(damaged(format!("{} does not match its checksum", file.display())))
