@@ -131,6 +131,11 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
     /// True if they serve.
     fn is_ready(&self) -> bool;
 
+    /// A word on what they do not do, though they serve: they take no changes then.
+    fn caveat(&self) -> Option<&'static str> {
+        None
+    }
+
     /// True if they serve clients by S3.
     fn has_clients(&self) -> bool {
         false
@@ -344,9 +349,13 @@ impl ServerHooks for Metrics {
         is_ready
     }
 
+    fn caveat(&self) -> Option<&'static str> {
+        self.roles.read().iter().find_map(|roles| roles.caveat())
+    }
+
     fn cluster(&self) -> ClusterHealth {
         let of_cluster = self.roles.read().iter().find_map(|roles| roles.cluster());
-        let takes_writes = of_cluster.is_none() && self.ready();
+        let takes_writes = of_cluster.is_none() && self.ready() && self.caveat().is_none();
         let alone = ClusterHealth { takes_writes, can_spare_this: false, write_quorum: 1 };
         of_cluster.unwrap_or(alone)
     }

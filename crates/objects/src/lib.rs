@@ -131,6 +131,11 @@ pub enum ObjectError {
         /// The part that is down.
         reason: String,
     },
+    /// Give up: the index of the store is damaged. Nothing was changed. An alarm was raised.
+    #[error(
+        "the index of the store is damaged: what it has lost cannot be read or listed, and nothing is changed. An operator copies what is left to another store, or restores a backup"
+    )]
+    IndexDamaged,
     /// Give up: every copy is damaged. An alarm was raised.
     #[error("every copy of the data is damaged")]
     Damaged,

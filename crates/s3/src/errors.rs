@@ -94,7 +94,9 @@ pub(crate) fn from_store(refused: ObjectError) -> S3Error {
             custom("InsufficientStorage", StatusCode::INSUFFICIENT_STORAGE, message)
         }
         ObjectError::Unavailable { .. } => error(S3ErrorCode::ServiceUnavailable, message),
-        ObjectError::Damaged => error(S3ErrorCode::InternalError, message),
+        ObjectError::Damaged | ObjectError::IndexDamaged => {
+            error(S3ErrorCode::InternalError, message)
+        }
     }
 }
 
@@ -167,6 +169,7 @@ mod tests {
             (ObjectError::SlowDown, 503),
             (ObjectError::Unavailable { reason: "x".into() }, 503),
             (ObjectError::Damaged, 500),
+            (ObjectError::IndexDamaged, 500),
             (ObjectError::PartTooSmall { number: 1, bytes: 1 }, 400),
             (ObjectError::Body(BodyError::BadDigest), 400),
         ] {

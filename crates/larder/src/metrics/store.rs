@@ -46,6 +46,11 @@ impl RoleMetrics for StoreMetrics {
         may_serve && !self.proxy.is_removed()
     }
 
+    fn caveat(&self) -> Option<&'static str> {
+        let is_read_only = self.meta.is_read_only();
+        is_read_only.then_some("read-only: the index is damaged, see larder status")
+    }
+
     fn has_clients(&self) -> bool {
         true
     }
@@ -84,6 +89,11 @@ impl RoleMetrics for StoreMetrics {
                 "groups_halted",
                 "Placement groups that are not served, as their metadata contradicts itself",
                 self.meta.contradictions() as f64,
+            ),
+            (
+                "index_damaged",
+                "1 if the index cannot be read in part: the store takes no changes",
+                f64::from(u8::from(self.meta.is_read_only())),
             ),
         ]);
         gauges

@@ -30,6 +30,9 @@ pub(crate) struct Document {
     pub(super) pgs: usize,
     /// Groups of these that are not served, because their metadata contradicts itself.
     pub(super) pgs_halted: usize,
+    /// Milliseconds since 1970 when damage of the index was found, since which the store takes no changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) index_damaged_since_ms: Option<u64>,
     /// Objects of all buckets, and their bytes as clients see them.
     pub(super) objects: u64,
     pub(super) object_bytes: u64,

@@ -157,6 +157,7 @@ impl Observer {
             load,
             pgs: self.meta.pg_ids().count(),
             pgs_halted,
+            index_damaged_since_ms: self.meta.index_damage().map(|damage| damage.since_ms),
             objects: of_all(|it| it.objects),
             object_bytes: of_all(|it| it.bytes),
             buckets,
@@ -235,6 +236,7 @@ impl Observer {
     fn verdict(&self, sums: &Sums, space: Space) -> Verdict {
         verdict::of(&StatusFacts {
             is_broken: self.data.is_broken(),
+            index_damage: self.meta.index_damage().map(|damage| damage.reason),
             pgs_halted: self.meta.contradictions(),
             damaged: self.meta.progress().scrub.map_or(0, |scrub| scrub.bad),
             is_removed: self.proxy.is_removed(),

@@ -26,6 +26,10 @@ pub(super) fn people(
     if !document.is_ready {
         writeln!(out, "NOT READY: load balancers are told to send nothing (/readyz)")?;
     }
+    if let Some(since_ms) = document.index_damaged_since_ms {
+        let since = utc(UNIX_EPOCH + Duration::from_millis(since_ms));
+        writeln!(out, "READ-ONLY: the index is damaged since {since}, {} ago", ago(since_ms))?;
+    }
     writeln!(
         out,
         "load: {:.1} requests a second, of which {:.1} failed",

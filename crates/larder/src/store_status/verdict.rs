@@ -12,10 +12,12 @@ const FULL_PERCENT: u64 = 90;
 const DOUBT_MS_MAX: u64 = 60_000;
 
 /// The facts that a verdict goes by.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct StatusFacts {
     /// The data disk takes nothing any more.
     pub(super) is_broken: bool,
+    /// The index cannot be read in part, by this error.
+    pub(super) index_damage: Option<String>,
     /// Placement groups that are not served.
     pub(super) pgs_halted: usize,
     /// Copies that are not what was written.
@@ -41,6 +43,11 @@ pub(super) fn of(seen: &StatusFacts) -> Verdict {
     let wrong = |line: String| Verdict { line, is_well: false };
     if seen.is_broken {
         return wrong("NOT WELL: the disk of the data failed, and takes nothing any more. Look at the disk (dmesg, SMART); then start again".to_owned());
+    }
+    if let Some(reason) = &seen.index_damage {
+        return wrong(format!(
+            "READ-ONLY: the index is damaged. What it has lost answers 500, all else can be read. Copy it to another store, or restore a backup, then look at the disk: {reason}"
+        ));
     }
     if seen.pgs_halted > 0 {
         let halted = seen.pgs_halted;
@@ -118,12 +125,13 @@ mod tests {
         let space = Space { bytes: 100, used: 85, waiting: 5, free: 10, ..Space::default() };
         let mut seen = StatusFacts { space, ..StatusFacts::default() };
         let mut said = vec![of(&seen).line];
-        let worse: [fn(&mut StatusFacts); 6] = [
+        let worse: [fn(&mut StatusFacts); 7] = [
             |seen| seen.put_in_doubt_oldest_ms = DOUBT_MS_MAX + 1,
             |seen| seen.damaged = 3,
             |seen| seen.is_full = true,
             |seen| seen.is_removed = true,
             |seen| seen.pgs_halted = 2,
+            |seen| seen.index_damage = Some("rot".to_owned()),
             |seen| seen.is_broken = true,
         ];
         for make in worse {

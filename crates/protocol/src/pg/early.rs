@@ -48,6 +48,31 @@ impl Pg {
         out: &mut Outbox,
     ) -> Result<(), SpaceFault> {
         assert!(self.has_marks(), "pg {}: what lies above is known", self.id);
+        self.adopt_unread(lvs, out)
+    }
+
+    /// Serves from now on in these LVs, and gives no space in them: without marks nothing is known of their blocks while the
+    /// index cannot be read. If it is read later, [`Pg::complete_space`] takes what the rows leave free.
+    ///
+    /// # Errors
+    /// As [`Pg::adopt_early`].
+    ///
+    /// # Panics
+    /// If the view is not active, or not everything is applied.
+    pub fn adopt_without_space(
+        &mut self,
+        lvs: impl Iterator<Item = LvInfo>,
+        out: &mut Outbox,
+    ) -> Result<(), SpaceFault> {
+        self.high_water = None;
+        self.adopt_unread(lvs, out)
+    }
+
+    fn adopt_unread(
+        &mut self,
+        lvs: impl Iterator<Item = LvInfo>,
+        out: &mut Outbox,
+    ) -> Result<(), SpaceFault> {
         assert_eq!(self.applied, self.last(), "pg {}: all of its log is applied", self.id);
         let mut open: BTreeMap<LvId, Vec<&Chunk>> = BTreeMap::new();
         for chunk in self.open_chunks() {
@@ -55,8 +80,11 @@ impl Pg {
         }
         let mut group = VolumeGroup::new(self.view);
         for info in lvs {
-            let marks = self.high_water.as_ref().filter(|_| !self.planted.gives_unread());
-            let mark = marks.map_or(0, |marks| marks.mark(info.lv));
+            let mark = match &self.high_water {
+                Some(_) if self.planted.gives_unread() => 0,
+                Some(marks) => marks.mark(info.lv),
+                None => info.blocks,
+            };
             let open = open.remove(&info.lv).unwrap_or_default();
             group.add_above(info, mark, open.into_iter())?;
         }
@@ -132,10 +160,8 @@ impl Pg {
     ) -> Result<(), IndexError> {
         self.role = Role::Halted;
         let waiting = self.drain_waiting();
-        // Nor are appended ops acknowledged any more: the process continues, and no other member would respond.
-        let appended = self.tail.iter_mut().filter_map(|tail| tail.reply.take());
-        let tokens = appended.map(|(token, _)| token).collect::<Vec<_>>();
-        for token in tokens.into_iter().chain(waiting.into_iter().map(|(token, _)| token)) {
+        self.refuse_appended(out);
+        for (token, _) in waiting {
             self.refuse(token, crate::Refusal::IndexDamaged, out);
         }
         self.void_marks(index)?;

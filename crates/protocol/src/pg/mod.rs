@@ -32,6 +32,7 @@ mod early;
 mod garbage;
 mod gauges;
 mod grant;
+mod halted;
 mod history;
 mod ledger;
 mod level;

@@ -88,6 +88,11 @@ impl Slots {
         self.entries(slot).is_empty()
     }
 
+    /// The slots with ops that the index does not show.
+    pub(super) fn in_motion(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|(_, state)| !state.entries.is_empty()).map(|(slot, _)| slot)
+    }
+
     pub(super) fn has_queue(&self, slot: &Slot) -> bool {
         self.slots.get(slot).is_some_and(|state| !state.queue.is_empty())
     }

@@ -99,8 +99,12 @@ pub(super) async fn run(meta: Weak<Meta>) {
         if meta.is_stopping() {
             return;
         }
+        if meta.is_read_only() {
+            continue;
+        }
         let read = match meta.compact().await {
             Ok(read) => read,
+            Err(_) if meta.is_read_only() => continue,
             Err(error) => return meta.fail(format!("the index cannot be walked over: {error}")),
         };
         // Copies have a budget; this pause bounds the reading of rows.

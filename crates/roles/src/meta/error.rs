@@ -1,5 +1,6 @@
 //! Errors of opening a meta server.
 
+use larder_env::DiskError;
 use larder_kv::KvError;
 use larder_metalog::LogError;
 use larder_protocol::IndexError;
@@ -20,6 +21,9 @@ pub enum OpenError {
     /// The single node's map: see [`LocalManagerError`].
     #[error(transparent)]
     Manager(#[from] LocalManagerError),
+    /// The disk of the directory failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// Wait for the managers: the cluster's map is not known here yet.
     #[error("the cluster's map is not known here yet")]
     NoMap,

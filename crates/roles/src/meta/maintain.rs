@@ -125,10 +125,12 @@ impl Meta {
             }
             self.flush.let_go();
             self.index.measure();
-            reaps.may_begin = self.all_know(PROTOCOL_STEPS);
-            reaps.may_coalesce = self.all_know(PROTOCOL_COALESCE);
+            let may_change = !self.is_read_only();
+            reaps.may_begin = may_change && self.all_know(PROTOCOL_STEPS);
+            reaps.may_coalesce = may_change && self.all_know(PROTOCOL_COALESCE);
             match &self.other_roles {
                 OtherRoles::Here(here) => {
+                    self.note_damage(here);
                     here.data.measure_free_space();
                     self.hear_proxy();
                     let (time, is_little) = (clock::now(), here.data.has_little_room());
@@ -214,6 +216,10 @@ impl Meta {
                     tracing::warn!(%error, "the flush of the index is postponed");
                     self.flush.hold(awaited);
                 }
+                // The log has all that was taken before, and is kept.
+                Err(error) if self.is_read_only() => {
+                    tracing::warn!(%error, "the index is not flushed, as it is damaged");
+                }
                 Err(error) => return self.fail(format!("the index cannot be flushed: {error}")),
             }
         }
@@ -235,9 +241,14 @@ impl Meta {
             self.step(&mut self.lock(pg), Event::IndexFlushed(flush));
         }
         self.log.free(&retain);
-        while self.index.kv.maintain()? == Progress::Worked {
-            if self.stopping.load(Ordering::Acquire) {
-                break;
+        // Tables that cannot be read whole are not compacted, and stay for what is whole in them.
+        while !self.is_read_only() {
+            match self.index.kv.maintain() {
+                Ok(Progress::Worked) if !self.stopping.load(Ordering::Acquire) => {}
+                Ok(_) => break,
+                Err(error @ KvError::Full { .. }) => return Err(error),
+                Err(_) if self.is_read_only() => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -22,6 +22,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `damage.rs` | what a single node does when its index cannot be read in part |
 //! | `recover.rs`, `space.rs`, `error.rs` | opening: index, log, and on a single node views and space; reading the rows for their blocks |
 //! | `log.rs`, `index.rs`, `maintain.rs`, `tick.rs` | log, index, ticks and flushes |
 //! | `callers.rs`, `queue.rs`, `op_quota.rs` | calls in flight, PGs that wait for a thread, ops that are taken while the log is behind |
@@ -60,6 +61,7 @@ mod cluster;
 mod compact;
 mod copy;
 mod copy_backoff;
+mod damage;
 mod digest;
 mod effects;
 mod error;
@@ -84,12 +86,14 @@ mod scrub;
 mod server;
 mod snapshots;
 mod space;
+mod summed;
 mod tick;
 mod usage;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use larder_env::Disk;
 use larder_env::threads::switch_point;
 use larder_kv::{Kv, LsmKv};
 use larder_protocol::pg::PgGauges;
@@ -115,6 +119,8 @@ pub use background::BackgroundConfig;
 use callers::{Caller, Callers, NOBODY};
 use cluster::Cluster;
 use compact::Compaction;
+use damage::Damage;
+pub use damage::{INDEX_DAMAGE_FILE, IndexDamage};
 use digest::Digests;
 pub use error::OpenError;
 use index::IndexPort;
@@ -165,6 +171,8 @@ enum OtherRoles {
 struct Here {
     manager: Arc<LocalManager>,
     data: Arc<DataServer>,
+    /// The disk of the store's directory.
+    disk: Arc<dyn Disk>,
 }
 
 /// The meta server.
@@ -180,6 +188,7 @@ pub struct Meta {
     rounds: Notifier,
     fatal: watch::Sender<Option<String>>,
     space_known: SpaceKnown,
+    damage: Damage,
     stopping: AtomicBool,
     /// The requests of this process's proxy: PGs forget those that are finished.
     requests: OnceLock<Arc<Requests>>,
@@ -256,7 +265,8 @@ impl Meta {
 
     /// Returns true if the index alone can answer a read of this key.
     pub(crate) fn rests(&self, pg: PgId, bucket: BucketId, key: &ObjectKey) -> bool {
-        self.lock(pg).pg.rests(bucket, key)
+        let Member { pg, .. } = &*self.lock(pg);
+        pg.rests(bucket, key) || self.is_read_only() && pg.rests_halted(bucket, key)
     }
 
     /// Steps a PG with a data server's answer to its request.
@@ -278,7 +288,8 @@ impl Meta {
 
     /// Returns true if the index shows all changes of these rows that a PG has taken.
     pub(crate) fn shows_all(&self, pg: PgId, span: &RowSpan) -> bool {
-        self.lock(pg).pg.shows_all(span)
+        let Member { pg, .. } = &*self.lock(pg);
+        pg.shows_all(span) || self.is_read_only() && pg.shows_all_halted(span)
     }
 
     /// The thing that a group waits for here, or others for it, for tests.
@@ -416,7 +427,7 @@ impl Meta {
     }
 
     fn carry_out(&self, member: &mut Member) {
-        let mut orphans = Vec::new();
+        let (mut orphans, mut halts) = (Vec::new(), Vec::new());
         let mut effects = std::mem::take(&mut member.out);
         let pg = member.pg.id();
         for effect in effects.drain(..) {
@@ -430,7 +441,7 @@ impl Meta {
                     orphans.extend(self.reply(member, token, answer));
                 }
                 Effect::Committed => self.to_apply.push(pg),
-                Effect::Halt(reason) => self.fail(reason),
+                Effect::Halt(reason) => halts.push(reason),
                 effect => match &self.other_roles {
                     OtherRoles::Here(here) => self.ask_here(here, pg, effect),
                     OtherRoles::Apart(cluster) => self.ask_apart(cluster, member, effect),
@@ -438,6 +449,10 @@ impl Meta {
             }
         }
         member.out = effects;
+        if !halts.is_empty() {
+            halts.into_iter().for_each(|reason| self.halted(member, reason));
+            self.carry_out(member);
+        }
         for op in orphans {
             let call = Call::Withdraw { op, disk_full: false };
             self.step(member, Event::Call { token: NOBODY, call });

@@ -21,6 +21,7 @@ use larder_volume::Volume;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::damage::{self, Damage};
 use super::error::OpenError;
 use super::index::{Buckets, IndexPort};
 use super::log::{Group, Log};
@@ -158,14 +159,18 @@ impl Meta {
         config: &MetaConfig,
     ) -> Result<(Arc<Self>, Threads), OpenError> {
         let pg_count = manager.map().map.pgs.len();
-        let recovered = recover(disk, root, pg_count, config)?;
+        let recovered = recover(disk.clone(), root, pg_count, config)?;
         let began_before = manager.map().map.pgs.iter().any(|pg| pg.view.0 > 0);
         if recovered.created && began_before {
             let reason = "the map says that this store has run, but its log is gone: restore log/";
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
-        let here = Here { manager: manager.clone(), data };
-        let (meta, mut writer) = recovered.assemble(Buckets::Here(manager), OtherRoles::Here(here));
+        let damage = damage::load(&*disk)?;
+        damage.iter().for_each(damage::tell);
+        let here = Here { manager: manager.clone(), data, disk };
+        let (mut meta, mut writer) =
+            recovered.assemble(Buckets::Here(manager), OtherRoles::Here(here));
+        meta.damage = Damage::new(damage);
         let meta = Arc::new(meta);
         let OtherRoles::Here(here) = &meta.other_roles else { unreachable!("made above") };
         let stepped = Arc::downgrade(&meta);
@@ -197,7 +202,9 @@ impl Meta {
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             self.apply_all(&mut member);
-            if member.pg.role() != Role::Active {
+            // Its log has an op that needs a row which cannot be read.
+            let goes_on = self.is_read_only() && member.pg.role() == Role::Halted;
+            if member.pg.role() != Role::Active && !goes_on {
                 let reason = self.fatal.borrow().clone().unwrap_or_default();
                 return Err(OpenError::Contradiction(format!("pg {pg} has no view: {reason}")));
             }
@@ -210,7 +217,11 @@ impl Meta {
         let of_pg = |(pg, streams): (PgId, BTreeSet<(BucketId, StreamId)>)| {
             streams.into_iter().map(move |(bucket, stream)| (bucket, stream, pg))
         };
-        Ok(self.open_streams()?.into_iter().flat_map(of_pg).collect())
+        match self.open_streams() {
+            // They are left to a start that may drop them.
+            _ if self.is_read_only() => Ok(Vec::new()),
+            streams => Ok(streams?.into_iter().flat_map(of_pg).collect()),
+        }
     }
 
     fn start_here(
@@ -312,6 +323,7 @@ impl Recovered {
             fatal: watch::Sender::new(None),
             rounds: Notifier::default(),
             space_known: SpaceKnown::default(),
+            damage: Damage::default(),
             stopping: AtomicBool::new(false),
             requests: OnceLock::new(),
             requests_by_kind: super::MetaRequests::default(),

@@ -9,7 +9,8 @@
 //! 2. One walk reads for all PGs. It holds a PG's lock only to hand over the findings of a stretch, and then for one LV at a
 //!    time.
 //! 3. A PG whose rows contradict each other is halted, and others are served. If the index cannot be read the server ends. In
-//!    both cases the next start reads the rows first.
+//!    both cases the next start reads the rows first. A single node whose index is damaged goes on instead
+//!    (`damage.rs`): what a mark says holds whether or not the rows can be read.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -55,7 +56,7 @@ impl Meta {
             lvs.entry(record.pg).or_default().push(record.info(boot));
         }
         let mut walk = LedgerWalk::new(self.pgs.len() as u32);
-        let mut is_early = true;
+        let (mut is_early, mut is_left) = (true, true);
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             // The proxy of the last run is gone, and its session with it.
@@ -64,27 +65,52 @@ impl Meta {
             let has = |lv| lvs.get(&pg).is_some_and(|lvs| lvs.iter().any(|info| info.lv == lv));
             is_early &= member.pg.has_marks() && member.pg.marks_are_of(has);
         }
-        if !is_early {
+        // Nobody waits for rows that cannot be read.
+        if !is_early && !self.is_read_only() {
             tracing::info!("the index has no valid marks: scanning all rows before serving");
             let begun = Instant::now();
-            let is_whole = self.read_ledgers(&mut walk)?;
-            assert!(is_whole, "nobody stops a server that nobody knows of yet");
+            match self.read_ledgers(&mut walk) {
+                Ok(is_whole) => assert!(is_whole, "nobody stops a server that nobody knows of yet"),
+                // A further walk would note the rows of its last stretch once more.
+                Err(_) if self.is_read_only() => is_left = false,
+                Err(error) => return Err(error),
+            }
             tell_read(begun);
         }
+        let is_known = !is_early && !self.is_read_only();
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             let lvs = lvs.remove(&pg).unwrap_or_default().into_iter();
-            match is_early {
-                true => self.adopt_early(&mut member, lvs),
-                false => self.adopt_known(&mut member, lvs),
+            if member.pg.role() == Role::Halted {
+                continue;
+            }
+            match (is_early, is_known) {
+                (true, _) => self.adopt_early(&mut member, lvs),
+                (false, true) => self.adopt_known(&mut member, lvs),
+                (false, false) => self.adopt_without_space(&mut member, lvs),
             }?;
         }
-        if !is_early {
+        if is_known {
             // The flush makes the marks durable for the next start.
             self.flush.ask();
-            self.space_known.set();
         }
-        Ok(is_early.then_some(walk))
+        if is_known || !is_left {
+            self.space_known.set();
+            return Ok(None);
+        }
+        Ok(Some(walk))
+    }
+
+    fn adopt_without_space(
+        &self,
+        member: &mut Member,
+        lvs: impl Iterator<Item = LvInfo>,
+    ) -> Result<(), OpenError> {
+        let Member { pg, out, .. } = &mut *member;
+        let adopted = pg.adopt_without_space(lvs, out);
+        adopted.map_err(|fault| OpenError::Contradiction(fault.to_string()))?;
+        self.carry_out(member);
+        Ok(())
     }
 
     fn adopt_early(
@@ -117,8 +143,13 @@ impl Meta {
 
     /// Runs the space thread of a single node.
     pub(super) fn space_loop(&self, walk: LedgerWalk) {
-        if let Err(error) = self.read_space(walk) {
-            self.fail_unread(&error);
+        let read = self.read_space(walk).and_then(|()| Ok(self.look_at_damage()?));
+        match read {
+            Ok(()) => {}
+            Err(error) if self.is_read_only() => {
+                tracing::warn!(%error, "the space is not derived, as the index is damaged");
+            }
+            Err(error) => self.fail_unread(&error),
         }
         self.space_known.set();
     }
@@ -238,14 +269,14 @@ impl Meta {
             self.space_known.changed.wait(&mut is_over);
         }
         let is_unread = |pg| self.lock(pg).pg.is_unread();
-        self.contradictions() == 0 && !self.pg_ids().any(is_unread)
+        self.contradictions() == 0 && !self.is_read_only() && !self.pg_ids().any(is_unread)
     }
 
     /// The number of PGs that were halted because their rows contradict each other.
     #[must_use]
     pub fn contradictions(&self) -> usize {
-        let is_halted = |pg: &PgId| self.lock(*pg).pg.role() == Role::Halted;
-        self.pg_ids().filter(is_halted).count()
+        let contradicts = |pg: &PgId| self.lock(*pg).pg.contradiction().is_some();
+        self.pg_ids().filter(contradicts).count()
     }
 }
 

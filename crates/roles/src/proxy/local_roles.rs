@@ -9,7 +9,7 @@ use larder_kv::{KvError, KvReader};
 use larder_link::Change;
 use larder_objects::ObjectError;
 use larder_protocol::region::listing::{ListedPage, PageRequest};
-use larder_protocol::{Call, RowSpan};
+use larder_protocol::{Call, Refusal, RowSpan};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Chunk, CorsRules, Holders, HybridClock, LvId, ObjectKey,
     OpId, OpSeq, PgId, RegionId, VersionRow, rows,
@@ -76,10 +76,32 @@ impl LocalRoles {
     }
 
     fn get(&self, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
-        self.meta.kv().get(row).map_err(|error| {
-            tracing::error!(%error, "a row of the index cannot be read");
-            unavailable("the index cannot be read: see the log")
-        })
+        self.meta.kv().get(row).map_err(|error| self.unreadable(&error))
+    }
+
+    /// The error of a read of the index. The store says once that its index is damaged (`meta/damage.rs`), and this says
+    /// where.
+    fn unreadable(&self, error: &KvError) -> ObjectError {
+        if self.meta.is_read_only() {
+            tracing::warn!(%error, "rows of the index cannot be read");
+            return ObjectError::IndexDamaged;
+        }
+        tracing::error!(%error, "rows of the index cannot be read");
+        unavailable("the index cannot be read: see the log")
+    }
+
+    /// Refuses a call that changes something while the index is damaged.
+    fn admit_call(&self, call: &Call) -> Result<(), ObjectError> {
+        let is_refused = call.request().is_some() && self.meta.is_read_only();
+        if is_refused { Err(ObjectError::IndexDamaged) } else { Ok(()) }
+    }
+
+    /// The error that a refusal of a call that changes nothing means.
+    fn not_shown(&self, refusal: Refusal) -> ObjectError {
+        match refusal {
+            Refusal::IndexDamaged if self.meta.is_read_only() => ObjectError::IndexDamaged,
+            refusal => refused(refusal),
+        }
     }
 
     /// Waits until the index shows everything of these rows that a PG, or any, had taken when this was called; or of those
@@ -105,7 +127,7 @@ impl LocalRoles {
                 Settled::Shows(Some(before)) => {
                     first = Some(first.map_or(before.clone(), |first| first.min(before)));
                 }
-                Settled::Refused(refusal) => return Err(refused(refusal)),
+                Settled::Refused(refusal) => return Err(self.not_shown(refusal)),
                 other => return Err(unexpected(&other)),
             }
         }
@@ -261,6 +283,9 @@ impl RoleAccess for LocalRoles {
     }
 
     fn admit(&self) -> Result<(), ObjectError> {
+        if self.meta.is_read_only() {
+            return Err(ObjectError::IndexDamaged);
+        }
         if self.meta.log_is_busy() { Err(ObjectError::SlowDown) } else { Ok(()) }
     }
 
@@ -276,16 +301,21 @@ impl RoleAccess for LocalRoles {
     }
 
     async fn ask(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
-        let ticket = Arc::new(Ticket::default());
+        self.admit_call(&call)?;
+        let (ticket, changes) = (Arc::new(Ticket::default()), call.request().is_some());
         self.meta.call(pg, call, &ticket);
         match ticket.settled().await {
-            Settled::Refused(refusal) => Err(refused(refusal)),
+            Settled::Refused(refusal) if changes => Err(refused(refusal)),
+            Settled::Refused(refusal) => Err(self.not_shown(refusal)),
             settled => Ok(settled),
         }
     }
 
+    /// While the index is damaged nothing is dropped: a later start does it.
     fn tell(&self, pg: PgId, call: Call) {
-        self.meta.tell(pg, call);
+        if !matches!(call, Call::DropStream { .. }) || !self.meta.is_read_only() {
+            self.meta.tell(pg, call);
+        }
     }
 
     async fn put(
@@ -295,6 +325,7 @@ impl RoleAccess for LocalRoles {
         data: Option<Data>,
         _: Instant,
     ) -> Result<Ended, ObjectError> {
+        self.admit_call(&call)?;
         let ticket = Arc::new(Ticket::default());
         let mut guard = PutGuard {
             meta: &self.meta,
@@ -390,7 +421,7 @@ impl RoleAccess for LocalRoles {
             rows.push((row.to_vec(), Bytes::copy_from_slice(value)));
             if rows.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        scanned.map_err(unscannable)?;
+        scanned.map_err(|error| self.unreadable(&error))?;
         self.meta.join_departed(pg, (&from, to), count, &mut rows);
         Ok(rows)
     }
@@ -453,7 +484,7 @@ impl RoleAccess for LocalRoles {
                         ControlFlow::Break(())
                     }
                 });
-            scanned.map_err(unscannable)?;
+            scanned.map_err(|error| self.unreadable(&error))?;
             if is_over {
                 return Ok(());
             }
@@ -461,11 +492,6 @@ impl RoleAccess for LocalRoles {
         }
         Ok(())
     }
-}
-
-fn unscannable(error: KvError) -> ObjectError {
-    tracing::error!(%error, "the index cannot be scanned");
-    unavailable("the index cannot be scanned: see the log")
 }
 
 fn managing_failed(error: LocalManagerError) -> ObjectError {

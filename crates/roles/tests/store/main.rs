@@ -4,6 +4,7 @@
 
 mod coalesce;
 mod compaction;
+mod damage;
 mod early;
 mod fill;
 mod reading;

@@ -31,7 +31,7 @@ pub(crate) fn answer<B>(
     };
     Some(match path {
         "/healthz" | "/minio/health/live" => shown(StatusCode::OK),
-        "/readyz" | "/minio/health/ready" => shown(of_ready(hooks.ready())),
+        "/readyz" | "/minio/health/ready" => with_caveat(of_ready(hooks.ready()), hooks),
         "/healthz/cluster" | "/minio/health/cluster" | "/minio/health/cluster/read" => {
             let health = hooks.cluster();
             let status = match is_maintenance(query) {
@@ -42,7 +42,7 @@ pub(crate) fn answer<B>(
                 false if path == "/minio/health/cluster/read" => of_ready(hooks.ready()),
                 false => of_ready(health.takes_writes),
             };
-            let mut response = shown(status);
+            let mut response = with_caveat(status, hooks);
             response.headers_mut().insert(WRITE_QUORUM, u16::from(health.write_quorum).into());
             response
         }
@@ -56,7 +56,19 @@ fn is_maintenance(query: Option<&str>) -> bool {
 }
 
 fn shown(status: StatusCode) -> Response<s3s::Body> {
-    let text = format!("{}\n", status.canonical_reason().unwrap_or(""));
+    said(status, None)
+}
+
+fn with_caveat(status: StatusCode, hooks: &impl ServerHooks) -> Response<s3s::Body> {
+    said(status, hooks.caveat())
+}
+
+fn said(status: StatusCode, caveat: Option<&str>) -> Response<s3s::Body> {
+    let reason = status.canonical_reason().unwrap_or("");
+    let text = match caveat {
+        Some(caveat) => format!("{reason}\n{caveat}\n"),
+        None => format!("{reason}\n"),
+    };
     let mut response = Response::new(s3s::Body::from(text));
     *response.status_mut() = status;
     response

@@ -13,6 +13,11 @@ pub trait ServerHooks: Send + Sync + 'static {
         true
     }
 
+    /// A word on what the server does not do, though it is ready, for `/readyz` and `/healthz/cluster`.
+    fn caveat(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The state of the cluster, for `/healthz/cluster`. A server that is alone is its own cluster, which nothing is left of without it.
     fn cluster(&self) -> ClusterHealth {
         ClusterHealth { takes_writes: self.ready(), can_spare_this: false, write_quorum: 1 }

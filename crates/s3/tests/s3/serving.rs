@@ -156,6 +156,25 @@ async fn a_server_without_a_store_answers_probes_and_sends_all_others_away() {
     server.put("/bkt/key", "content").await.expect(200);
 }
 
+/// A store that is read and not changed.
+struct ReadOnly;
+
+impl ServerHooks for ReadOnly {
+    fn caveat(&self) -> Option<&'static str> {
+        Some("read-only: it says why")
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_ready_says_what_it_does_not_do() {
+    let hooks = Arc::new(ReadOnly);
+    let server = Server::with(ServerOptions::default(), hooks, FaceOptions::default()).await;
+    let ready = server.ask("GET", "/readyz").sign(Sign::Not).send().await;
+    assert_eq!(ready.expect(200).text(), "OK\nread-only: it says why\n");
+    let alive = server.ask("GET", "/healthz").sign(Sign::Not).send().await;
+    assert_eq!(alive.expect(200).text(), "OK\n");
+}
+
 /// A cluster in a state that is set.
 struct OfCluster(Mutex<ClusterHealth>);
 

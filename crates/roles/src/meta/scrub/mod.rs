@@ -11,7 +11,9 @@
 //!
 //! 1. A copy counts as damaged only if the index shows its chunk after it was verified (`Pg::is_damaged`).
 //! 2. Damage is logged and, if there is another copy, mended by the rebuild. The scrub removes nothing.
-//! 3. Memory is bounded by a piece. While the scrub waits for its turn it does not keep the server from being dropped.
+//! 3. A round reads the whole index, also rows that name nothing: so damage of the index is found while there are backups
+//!    of it (`damage.rs`).
+//! 4. Memory is bounded by a piece. While the scrub waits for its turn it does not keep the server from being dropped.
 
 mod v1;
 
@@ -273,6 +275,9 @@ impl Meta {
 
     /// Begins a round if one is due.
     fn begin_round(&self) {
+        if self.is_read_only() {
+            return;
+        }
         let (now_ms, led) = (now_ms(), self.led());
         let Some((due, number)) = self.scrub.state.lock().as_mut().map(|(scrub, period_ms)| {
             scrub.heed_clock(now_ms);

@@ -1,38 +1,28 @@
 //! The file with the state of a server's scrub: `docs/formats/scrub.md`.
 
 use larder_protocol::scrub::Scrub;
-use larder_types::codec::{CodecError, decode, encode};
-use xxhash_rust::xxh3::xxh3_64;
+use larder_types::codec::CodecError;
 
-/// Bytes of the sum at the file's end.
-const SUM_BYTES: usize = size_of::<u64>();
-const WHAT: &str = "the state of the scrub";
+use crate::meta::summed;
 
 /// Encodes the file.
 pub(super) fn encode_file(scrub: &Scrub) -> Vec<u8> {
-    let mut bytes = encode(scrub);
-    bytes.extend(xxh3_64(&bytes).to_le_bytes());
-    bytes
+    summed::encode_file(scrub)
 }
 
 /// Decodes the file.
 pub(super) fn decode_file(bytes: &[u8]) -> Result<Scrub, CodecError> {
-    let damaged = |reason: &str| CodecError::Damaged { what: WHAT, reason: reason.to_owned() };
-    let Some((value, sum)) = bytes.split_last_chunk::<SUM_BYTES>() else {
-        return Err(damaged("it is too short"));
-    };
-    if xxh3_64(value) != u64::from_le_bytes(*sum) {
-        return Err(damaged("its sum is wrong"));
-    }
-    decode(WHAT, value)
+    summed::decode_file("the state of the scrub", bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use larder_protocol::scrub::Tally;
     use larder_types::PgId;
+    use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
+    use crate::meta::summed::SUM_BYTES;
 
     const GOLDEN: &str = "01e8070101d00f01a01f02000180f1040356616203f0a204010201d00fb81703f0a2040102017e0628c24a982dd1";
 

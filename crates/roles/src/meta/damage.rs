@@ -1,0 +1,177 @@
+//! Damage of a single node's index: the store serves what can be read, and takes no changes.
+//!
+//! The only copy of an index may lose some of its rows to the disk. Its other rows are as good as before, and the data
+//! is whole: so the store goes on, for those who copy what is left (ADR 79). A change would make it worse. An op that is
+//! acknowledged and needs a row that cannot be read is never applied, and halts its group. And without compaction the
+//! index grows with each change.
+//!
+//! # Invariants
+//!
+//! 1. From the first read of the index that fails on, no call that changes anything is taken, and nothing is compacted.
+//!    Ops taken before are applied as far as they can be. One that cannot be halts its group, and not the process.
+//! 2. This lasts over restarts, by the file `index-damage`, until one has read the whole index without an error.
+//! 3. A member of a cluster is never in this state: there are other copies of its index, and it ends.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use larder_env::disk::{read_file, replace_file};
+use larder_env::{Disk, DiskError};
+use larder_kv::{KvError, KvReader};
+use larder_types::codec::CodecError;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::{Here, Member, Meta, OtherRoles, summed};
+use crate::clock::now_ms;
+
+/// The file that says that the index is damaged, in the server's directory.
+pub const INDEX_DAMAGE_FILE: &str = "index-damage";
+
+/// Damage of the index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexDamage {
+    /// Milliseconds since 1970 when it was found.
+    pub since_ms: u64,
+    /// The error of the read that found it.
+    pub reason: String,
+}
+
+/// The damage that is known of.
+#[derive(Default)]
+pub(super) struct Damage {
+    known: Mutex<Option<IndexDamage>>,
+    is_known: AtomicBool,
+}
+
+impl Damage {
+    pub(super) fn new(known: Option<IndexDamage>) -> Self {
+        let is_known = AtomicBool::new(known.is_some());
+        Self { known: Mutex::new(known), is_known }
+    }
+}
+
+/// Reads the file; `None` if there is none. One that cannot be decoded says the same.
+pub(crate) fn load(disk: &dyn Disk) -> Result<Option<IndexDamage>, DiskError> {
+    match read_file(disk, INDEX_DAMAGE_FILE) {
+        Ok(bytes) => Ok(Some(decode_file(&bytes).unwrap_or_else(|error| IndexDamage {
+            since_ms: now_ms(),
+            reason: format!("the file {INDEX_DAMAGE_FILE}: {error}"),
+        }))),
+        Err(DiskError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn decode_file(bytes: &[u8]) -> Result<IndexDamage, CodecError> {
+    summed::decode_file("the damage of the index", bytes)
+}
+
+impl Meta {
+    /// Returns true if this is a single node whose index is damaged: it takes no changes.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        match &self.other_roles {
+            OtherRoles::Here(_) => {
+                self.damage.is_known.load(Ordering::Acquire) || self.index.kv.damage().is_some()
+            }
+            OtherRoles::Apart(_) => false,
+        }
+    }
+
+    /// The damage of a single node's index.
+    #[must_use]
+    pub fn index_damage(&self) -> Option<IndexDamage> {
+        let OtherRoles::Here(here) = &self.other_roles else { return None };
+        self.note_damage(here);
+        self.damage.known.lock().clone()
+    }
+
+    /// Heeds damage that a read has met since the last call: tells of it once, and keeps it for later starts.
+    pub(super) fn note_damage(&self, here: &Here) {
+        let Some(met) = self.index.kv.damage() else { return };
+        let found = {
+            let mut known = self.damage.known.lock();
+            if known.is_some() {
+                return;
+            }
+            let found = IndexDamage { since_ms: now_ms(), reason: met.to_string() };
+            self.damage.is_known.store(true, Ordering::Release);
+            known.insert(found).clone()
+        };
+        tell(&found);
+        let bytes = summed::encode_file(&found);
+        if let Err(error) = replace_file(&*here.disk, "", INDEX_DAMAGE_FILE, &bytes) {
+            tracing::warn!(%error, "that the index is damaged is not kept: the next start finds it again");
+        }
+    }
+
+    /// Reads the whole index once it is known to be damaged, and takes changes again if all of it can be read. Blocks
+    /// for as long as that takes.
+    pub(super) fn look_at_damage(&self) -> Result<(), KvError> {
+        let OtherRoles::Here(here) = &self.other_roles else { return Ok(()) };
+        if self.damage.known.lock().is_none() {
+            return Ok(());
+        }
+        self.index.kv.scan(&[], None, &mut |_, _| match self.is_stopping() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })?;
+        if self.is_stopping() || self.index.kv.damage().is_some() {
+            return Ok(());
+        }
+        let removed = here.disk.remove(INDEX_DAMAGE_FILE);
+        if let Err(error) = removed.and_then(|()| here.disk.sync_dir("")) {
+            tracing::warn!(%error, "the index is whole, but the file that says otherwise stays: the store takes no changes");
+            return Ok(());
+        }
+        *self.damage.known.lock() = None;
+        self.damage.is_known.store(false, Ordering::Release);
+        tracing::info!("the index was read and is whole: the store takes changes again");
+        Ok(())
+    }
+
+    /// Heeds that a group is halted. On a single node with a damaged index the others go on, and it answers what its index
+    /// shows whole.
+    pub(super) fn halted(&self, member: &mut Member, reason: String) {
+        if !self.is_read_only() {
+            return self.fail(reason);
+        }
+        tracing::warn!(%reason, "a placement group is halted, as the index is damaged");
+        member.pg.refuse_appended(&mut member.out);
+    }
+}
+
+/// Tells of damage in the log, once a run.
+pub(super) fn tell(damage: &IndexDamage) {
+    let IndexDamage { since_ms, reason } = damage;
+    tracing::error!(
+        since_ms, %reason,
+        "the index is damaged: the store serves what it can read, and takes no changes. Copy what is left to another store, or restore a backup; then look at the disk (docs/operations.md, \"A damaged index\")"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_keeps_its_bytes() {
+        let damage = IndexDamage { since_ms: 1000, reason: "rot".to_owned() };
+        let bytes = summed::encode_file(&damage);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            hex, "01e80703726f74d77df58fe1c00dac",
+            "bytes that another release wrote must be read"
+        );
+        assert_eq!(decode_file(&bytes), Ok(damage));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_decoded_says_that_the_index_is_damaged() {
+        let disk = larder_env::SimDisk::new(1, 1 << 20);
+        assert_eq!(load(&*disk).unwrap(), None);
+        replace_file(&*disk, "", INDEX_DAMAGE_FILE, b"nothing").unwrap();
+        assert!(load(&*disk).unwrap().is_some());
+    }
+}
