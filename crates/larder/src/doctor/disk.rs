@@ -26,8 +26,8 @@ const FILES_MIN: u64 = 20_000;
 const KINDS: [(u64, &str, Fitness); 12] = [
     (0xEF53, "ext4", Fitness::Good),
     (0x5846_5342, "xfs", Fitness::Good),
-    (0x9123_683E, "btrfs", Fitness::Good),
-    (0x2FC1_2FC1, "zfs", Fitness::Good),
+    (0x9123_683E, "btrfs", Fitness::CopiesOnWrite),
+    (0x2FC1_2FC1, "zfs", Fitness::CopiesOnWrite),
     (0x0102_1994, "tmpfs", Fitness::Forgets),
     (0x8584_58F6, "ramfs", Fitness::Forgets),
     (0x794C_7630, "overlayfs", Fitness::OfContainer),
@@ -41,6 +41,8 @@ const KINDS: [(u64, &str, Fitness); 12] = [
 #[derive(Clone, Copy)]
 enum Fitness {
     Good,
+    /// A rewrite takes new space, also of bytes that were reserved.
+    CopiesOnWrite,
     /// Nothing of it outlives the machine's restart.
     Forgets,
     /// It goes with its container.
@@ -70,12 +72,23 @@ fn kind(there: &Path) -> Finding {
             );
         }
     };
-    let magic = about.f_type as u64 & u64::from(u32::MAX);
+    of_kind(about.f_type as u64 & u64::from(u32::MAX))
+}
+
+fn of_kind(magic: u64) -> Finding {
+    const CHECK: &str = "file system";
     let Some((_, name, fitness)) = KINDS.iter().find(|(of, ..)| *of == magic) else {
         return Finding::ok(CHECK, format!("of a kind that is not known here ({magic:#x})"));
     };
     match fitness {
         Fitness::Good => Finding::ok(CHECK, *name),
+        Fitness::CopiesOnWrite => Finding::warning(
+            CHECK,
+            format!(
+                "{name}: it takes new space for what is written again, so that a full disk stops the server"
+            ),
+            "keep other files off it and watch its free space, or use ext4 or xfs; on btrfs, chattr +C the empty directory",
+        ),
         Fitness::Forgets => Finding::fault(
             CHECK,
             format!("{name}: what is there is gone when the machine restarts"),
@@ -226,6 +239,7 @@ pub(super) fn is_held(dir: &Path) -> bool {
 mod tests {
     use std::fs::File;
 
+    use super::super::Grade;
     use super::*;
 
     #[test]
@@ -238,6 +252,14 @@ mod tests {
         drop(lock);
         assert!(!is_held(dir.path()));
         assert!(!is_held(&dir.path().join("missing")));
+    }
+
+    #[test]
+    fn file_systems_are_graded_by_their_kind() {
+        let grade = |magic| of_kind(magic).grade;
+        assert_eq!((grade(0xEF53), grade(0x5846_5342)), (Grade::Ok, Grade::Ok));
+        assert_eq!((grade(0x9123_683E), grade(0x2FC1_2FC1)), (Grade::Warning, Grade::Warning));
+        assert_eq!((grade(0x0102_1994), grade(1)), (Grade::Fault, Grade::Ok));
     }
 
     #[test]
