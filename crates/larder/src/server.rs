@@ -184,6 +184,9 @@ async fn listen_and_serve(
         }
         None => None,
     };
+    if let Some(regions) = &regions {
+        regions.clocks_are_known().await;
+    }
     let metrics = Arc::new(Metrics::new(shown));
     metrics.log_accesses(access_log);
     let keys = Arc::new(StoreKeys::new(&root, dir.join(credentials::FILE)));

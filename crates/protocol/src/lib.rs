@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod background;
+pub mod clock_offsets;
 mod coalesce;
 pub mod comparisons;
 pub mod copy_pacing;

@@ -1,12 +1,37 @@
 //! The machine's clocks: that of the wall for the dates of versions, a steady one for ages of grants; neither is for
 //! the safety of writes.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_env::clock::uptime_ms;
 use larder_protocol::EventTime;
+use larder_protocol::clock_offsets::ClockBound;
 
-/// The time by both clocks.
+/// The time by which a store dates changes, and judges the dates of others: that of the wall, held back to the bound that other
+/// machines' clocks set.
+#[derive(Debug)]
+pub struct StoreClock(AtomicI64);
+
+impl Default for StoreClock {
+    fn default() -> Self {
+        Self(AtomicI64::new(ClockBound::default().to_raw()))
+    }
+}
+
+impl StoreClock {
+    /// The time by both clocks.
+    pub(crate) fn now(&self) -> EventTime {
+        ClockBound::from_raw(self.0.load(Ordering::Relaxed)).hold_back(now())
+    }
+
+    /// Sets the bound: one clock each has it, and nothing else is read with it.
+    pub(crate) fn set_bound(&self, bound: ClockBound) {
+        self.0.store(bound.to_raw(), Ordering::Relaxed);
+    }
+}
+
+/// The time by both clocks of the machine.
 pub(crate) fn now() -> EventTime {
     EventTime { steady_ms: uptime_ms(), wall_ms: now_ms() }
 }

@@ -187,6 +187,11 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "Bytes of large objects of other regions of which the rest is still to come",
             load(&counters.parts_waiting_bytes) as f64,
         ),
+        (
+            "region_clock_ahead_seconds",
+            "Time by which the clock here is ahead of those of a majority of other regions, if it is more than 30 s; changes are dated by theirs",
+            counters.clock_ahead_seconds(),
+        ),
         ("region_removed", "1 once the other regions have removed this one", removed),
     ] {
         writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;

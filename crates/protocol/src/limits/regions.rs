@@ -47,6 +47,25 @@ pub const REGION_AWAITED_TRIES_MAX: u32 = 10;
 pub const REGION_CHANGED_TRIES_MAX: u32 = 3;
 /// Milliseconds by which another region's clock may be ahead of this one's.
 pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
+/// Milliseconds by which this machine's clock may be ahead of a majority of other machines' clocks. Changes are dated at most so much
+/// later than by these.
+pub const CLOCK_AHEAD_MS_MAX: u64 = 30_000;
+/// Milliseconds between two questions to another machine for its clock.
+pub const CLOCK_ASK_MS: u64 = 10_000;
+/// The same while this machine's clock is ahead of a majority, or the other has not answered of late.
+pub const CLOCK_ASK_AGAIN_MS: u64 = 1_000;
+/// Milliseconds for which another machine's clock counts after it was asked for.
+pub const CLOCK_FRESH_MS: u64 = 60_000;
+/// Milliseconds since 1970, at the beginning of 2026: a clock that shows an earlier time is wrong.
+pub const CLOCK_FLOOR_MS: u64 = 1_767_225_600_000;
+const _: () = assert!(
+    2 * CLOCK_AHEAD_MS_MAX <= REGION_CLOCK_AHEAD_MS_MAX,
+    "a region that is held back is taken also by one that is behind the majority by as much"
+);
+const _: () = assert!(
+    CLOCK_ASK_MS + 2 * REGION_ANSWER_MS < CLOCK_FRESH_MS,
+    "one question without an answer costs no reading"
+);
 /// Most journals of other regions of which one op notes how far they are here.
 pub const REGION_NOTES_MAX: usize = 256;
 /// Ops of a placement group for which its journal tells other regions what came of them: a region that is further behind

@@ -15,6 +15,10 @@ pub struct Acknowledged {
     pub region: RegionId,
     pub name: Name,
     pub told: Entry,
+    /// The stamp of the change itself: an amended entry keeps its own.
+    pub stamp: Stamp,
+    /// The time at which it was made.
+    pub at_ms: u64,
     /// It may be gone with its region, which lost its data before any other had it.
     pub is_lost: bool,
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::EventTime;
+use larder_protocol::clock_offsets::{ClockBound, ClockOffsets};
 use larder_protocol::region::pull::{Config, Effect, Event, LocalEntries, Lookup, Lookups, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Range, Slot, Sum, Token, compare, join};
 use larder_types::{Home, HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
@@ -59,6 +60,8 @@ pub struct Site {
     pub purged: BTreeSet<Name>,
     pub bug: Bug,
     pub homes: Homes,
+    /// The other regions' clocks.
+    pub clocks: ClockOffsets<RegionId>,
 }
 
 /// The view that the machine has of a store.
@@ -129,6 +132,7 @@ impl Site {
             purged: BTreeSet::new(),
             bug,
             homes: Homes::default(),
+            clocks: ClockOffsets::default(),
         }
     }
 
@@ -140,9 +144,16 @@ impl Site {
         now_ms.checked_add_signed(self.skew_ms).expect("time has begun long ago")
     }
 
-    /// The time by both clocks: the steady one has no skew, as nobody sets it.
-    fn now(&self, now_ms: u64) -> EventTime {
+    /// The time by both clocks of the machine: the steady one has no skew, as nobody sets it.
+    pub fn machine_time(&self, now_ms: u64) -> EventTime {
         EventTime { steady_ms: now_ms, wall_ms: self.now_ms(now_ms) }
+    }
+
+    /// The time by which the store goes.
+    fn now(&self, now_ms: u64) -> EventTime {
+        let bound = self.clocks.bound(now_ms);
+        let bound = if self.bug.believes_its_clock { ClockBound::default() } else { bound };
+        bound.hold_back(self.machine_time(now_ms))
     }
 
     /// Starts, with the tokens that are durable.
@@ -178,6 +189,7 @@ impl Site {
         self.partials.clear();
         self.tokens.clear();
         self.homes = Homes::default();
+        self.clocks = ClockOffsets::default();
     }
 
     pub fn step(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
@@ -192,7 +204,7 @@ impl Site {
 
     /// The stamp and the op of a change that a client makes.
     pub fn next(&mut self, now_ms: u64, name_pg: PgId, rng: &mut SimRng) -> (Stamp, Origin) {
-        let now_ms = self.now_ms(now_ms);
+        let now_ms = self.now(now_ms).wall_ms;
         self.disk.clock = self.disk.clock.advance(now_ms - now_ms % self.clock_step_ms);
         let stamp = Stamp { clock: self.disk.clock, region: self.id };
         let log = &mut self.disk.logs[name_pg.0 as usize];

@@ -1,5 +1,6 @@
 //! Regions, links, clients and time.
 
+mod clocks;
 mod counts;
 mod faults;
 pub mod homes;
@@ -14,6 +15,7 @@ use larder_types::{BucketId, ObjectKey, PgId, RegionId};
 
 use super::judge::{Acknowledged, Judge};
 use super::site::{Site, pg_of};
+use clocks::{ClockEvent, ClockWord};
 pub use counts::Counts;
 use homes::{Timer, Word};
 use parts::{PartAsk, PartTold};
@@ -32,6 +34,8 @@ pub struct Bug {
     pub takes_unknown_for_nothing: bool,
     /// A region becomes the home though it lacks changes.
     pub home_lacks_changes: bool,
+    /// A store dates changes by its machine's clock, whatever other regions' clocks say.
+    pub believes_its_clock: bool,
     /// A region says that it gave a home, or accepted a claim, and has not written that down.
     pub home_unwritten: bool,
 }
@@ -54,6 +58,7 @@ pub fn bugs() -> Vec<(String, Bug, u64)> {
         ("OverrunUnnoticed", Bug { overlooks_overruns: true, ..Bug::default() }),
         ("Loops", Bug { loops: true, ..Bug::default() }),
         ("UnknownIsNothing", Bug { takes_unknown_for_nothing: true, ..Bug::default() }),
+        ("ClockBelieved", Bug { believes_its_clock: true, ..Bug::default() }),
     ];
     let homes = [
         ("HomeLacksChanges", Bug { home_lacks_changes: true, ..Bug::default() }, 253),
@@ -100,6 +105,7 @@ enum Message {
     Part(PartTold),
     Answer(Event),
     Home(Word),
+    Clock(ClockWord),
 }
 
 #[derive(Debug)]
@@ -117,12 +123,13 @@ enum Happening {
     Start(usize),
     Fault,
     Home(RegionId, u64, Timer),
+    Clock(ClockEvent),
 }
 
 /// Milliseconds since 1970 at which runs begin.
 /// Step of the clocks of one in four seeds.
 const COARSE_CLOCK_MS: u64 = 1_000;
-const BEGIN_MS: u64 = 1_700_000_000_000;
+const BEGIN_MS: u64 = 1_800_000_005_000;
 const TICK_MS: u64 = 200;
 /// So much longer everything lasts where days pass, and milliseconds between two ticks there.
 const DAYS_PACE: u64 = 1_000;
@@ -162,6 +169,9 @@ pub struct World {
     /// A bucket has a home in some seeds, beside what is drawn for the rest.
     has_homes: bool,
     home_dice: SimRng,
+    /// A clock is ahead by days for a while in some seeds, and regions ask each other what their clocks say.
+    has_clocks: bool,
+    clock_dice: SimRng,
 }
 
 impl World {
@@ -210,7 +220,10 @@ impl World {
             left: BTreeSet::new(),
             has_homes: seed % 4 == 1,
             home_dice: SimRng(seed ^ 0x0068_6F6D_6573),
+            has_clocks: seed % 8 == 4,
+            clock_dice: SimRng(seed ^ 0x636C_6F63_6B73),
         };
+        world.begin_clocks();
         for site in &mut world.sites {
             site.disk.has_bucket = true;
         }
@@ -240,9 +253,10 @@ impl World {
             level_ms = self.is_level().then(|| level_ms.unwrap_or(at_ms));
             if level_ms.is_some_and(|since_ms| at_ms >= since_ms + LEVEL_MS) {
                 self.judge.check(&self.here().collect::<Vec<_>>())?;
+                self.check_order()?;
                 return Ok(self.counts);
             }
-            if at_ms > since_ms + HEALED_MS {
+            if at_ms > since_ms + self.healed_ms() {
                 return Err(self.judge.why_not_level(self.here()));
             }
         }
@@ -288,6 +302,7 @@ impl World {
                 let Some(at) = self.alive(region, life) else { return Ok(()) };
                 self.step(at, Event::Tick);
                 let others = self.others(region);
+                self.ask_clocks(at, &others);
                 self.counts.freed += self.sites[at].free(&others);
                 let is_slow = self.pace > 1 && self.now_ms < self.faulty_until_ms;
                 let tick_ms = if is_slow { DAYS_TICK_MS } else { TICK_MS };
@@ -295,7 +310,7 @@ impl World {
             }
             Happening::Client(at) => {
                 if self.now_ms < self.faulty_until_ms {
-                    if self.sites[at].pull.is_some() {
+                    if self.sites[at].pull.is_some() && self.may_date(at) {
                         self.change(at)?;
                     }
                     let pause = if self.rng.one_in(3) { 0 } else { self.rng.below(600) };
@@ -322,6 +337,7 @@ impl World {
                     self.home_timer(at, timer)?;
                 }
             }
+            Happening::Clock(event) => self.clock_event(event),
             Happening::Start(at) => {
                 if self.sites[at].pull.is_none() && !self.left.contains(&at) {
                     self.start(at);
@@ -369,6 +385,7 @@ impl World {
         let name = |slot| Name { bucket: BucketId(key % 2), key: key_of.clone(), slot };
         let pg = pg_of(&name(Slot::Null), site.pgs());
         let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.rng);
+        self.check_date(at, stamp)?;
         let (name, told) = match (self.rng.below(9), self.rng.pick(&live)) {
             (0 | 1, Some((name, _))) => {
                 (name, Entry { at: stamp, origin, what: EntryKind::Purged })
@@ -393,7 +410,14 @@ impl World {
         self.counts.changes += 1;
         self.judge.seen(self.now_ms, &self.sites[at], &name)?;
         let region = self.sites[at].id;
-        self.judge.acknowledged.push(Acknowledged { region, name, told, is_lost: false });
+        self.judge.acknowledged.push(Acknowledged {
+            region,
+            name,
+            told,
+            stamp,
+            at_ms: self.now_ms,
+            is_lost: false,
+        });
         Ok(())
     }
 
@@ -471,6 +495,7 @@ impl World {
         match message {
             Message::Answer(event) => self.step(at, event),
             Message::Home(word) => self.hear_word(from, at, word),
+            Message::Clock(word) => self.hear_clock(from, at, word),
             Message::FetchPart(ask) => {
                 let told = parts::tell(&self.sites[at], ask);
                 self.send(to, from, Message::Part(told));
@@ -535,7 +560,11 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
                 fetched: Fetched { entries, came_bytes, ..Fetched::default() },
             }
         }
-        Message::FetchPart(_) | Message::Part(_) | Message::Answer(_) | Message::Home(_) => {
+        Message::FetchPart(_)
+        | Message::Part(_)
+        | Message::Answer(_)
+        | Message::Home(_)
+        | Message::Clock(_) => {
             unreachable!("it is none of these questions")
         }
     }

@@ -124,8 +124,8 @@ pub const REGION_REMOTE_PAUSE_MS: u64 = 250;
 pub const REGION_COMING_MS: u64 = 2_000;
 /// Most bytes a second that one region is asked for, unless an operator sets another rate.
 pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
-/// Milliseconds after which a region that was not reached yet is asked again.
-pub const REGION_HELLO_MS: u64 = 1_000;
+/// Most milliseconds for which a server that starts waits for what other regions' clocks say, before it serves clients.
+pub const REGION_CLOCKS_MS: u64 = 3_000;
 /// Milliseconds between ops that note positions in other regions' journals.
 pub const REGION_NOTE_MS: u64 = 1_000;
 /// Most rows of a table that a comparison reads at a time: it needs memory for these, however much it answers.

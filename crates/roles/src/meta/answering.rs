@@ -37,9 +37,9 @@ use super::batch::MessageBatch;
 use super::callers::{Asker, Caller, NOBODY, Scan, ScanCall, Wants, refuse};
 use super::cluster::Cluster;
 use super::{Awaited, JournalCall, Member, Meta, MetaKind};
+use crate::blocking;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
-use crate::{blocking, clock};
 
 /// The handler of a cluster's meta server: [`MetaServer::handler`](super::MetaServer::handler).
 pub struct MetaHandler {
@@ -485,7 +485,7 @@ impl Meta {
         if map.sessions.get(&session).is_none_or(|record| record.server != from) {
             return tracing::debug!(%from, ?session, "refused a message about another proxy's session");
         }
-        let time = clock::now();
+        let time = self.clock.now();
         for pg in self.pg_ids() {
             self.step_at(time, &mut self.lock(pg), event.clone());
         }

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::tick::Reaps;
 use super::{Member, Meta};
-use crate::clock::now;
 use crate::limits::{SESSION_LOOKS, TICK_MS, TICKS_PER_LOOK};
 use crate::wire::Beat as BeatMessage;
 
@@ -59,10 +58,10 @@ impl Meta {
     /// Ticks every PG, and makes the beats that are due.
     pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat, reaps: &mut Reaps) {
         let mut together = self.together();
-        let mut time = now();
+        let mut time = self.clock.now();
         for pg in self.pg_ids() {
             if pg.0.is_multiple_of(TICKS_PER_LOOK) {
-                time = now();
+                time = self.clock.now();
                 if beat.is_due(time.steady_ms) {
                     together.leave();
                     self.beat(cluster);

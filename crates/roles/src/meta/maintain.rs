@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::beat::Beat;
 use super::tick::Reaps;
 use super::{Here, Meta, OtherRoles};
-use crate::clock;
 use crate::limits::{LOG_BYTES_BEFORE_FLUSH, PROTOCOL_COALESCE, PROTOCOL_STEPS, TICK_MS};
 
 /// Wakes the flush thread.
@@ -133,7 +132,7 @@ impl Meta {
                     self.note_damage(here);
                     here.data.measure_free_space();
                     self.hear_proxy();
-                    let (time, is_little) = (clock::now(), here.data.has_little_room());
+                    let (time, is_little) = (self.clock.now(), here.data.has_little_room());
                     for pg in self.pg_ids() {
                         let mut member = self.lock(pg);
                         member.pg.note_room(is_little);

@@ -106,7 +106,7 @@ use larder_types::{BucketId, Extent, LvId, ObjectKey, OpId, PgId, RegionId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::clock::now;
+use crate::clock::StoreClock;
 use crate::data::DataServer;
 use crate::manager::LocalManager;
 use crate::notifier::{Notifier, NotifierWatch};
@@ -187,6 +187,8 @@ pub struct Meta {
     /// News that the index shows more, in a store among regions.
     rounds: Notifier,
     fatal: watch::Sender<Option<String>>,
+    /// The time by which groups date changes.
+    clock: Arc<StoreClock>,
     space_known: SpaceKnown,
     damage: Damage,
     stopping: AtomicBool,
@@ -219,6 +221,11 @@ impl Meta {
     #[must_use]
     pub fn region(&self) -> RegionId {
         larder_protocol::Index::region(&self.index)
+    }
+
+    /// The time by which changes are dated.
+    pub(crate) fn clock(&self) -> &Arc<StoreClock> {
+        &self.clock
     }
 
     /// News when the index of a store among regions shows more.
@@ -410,7 +417,7 @@ impl Meta {
 
     /// Steps a machine and carries out its effects.
     fn step(&self, member: &mut Member, event: Event) {
-        self.step_at(now(), member, event);
+        self.step_at(self.clock.now(), member, event);
     }
 
     /// The same for a caller that has read the clock.
@@ -509,7 +516,7 @@ impl Meta {
 
     fn apply_all(&self, member: &mut Member) {
         loop {
-            let now = now();
+            let now = self.clock.now();
             member.stepped_ms = now.steady_ms;
             let Member { pg, out, .. } = member;
             let applied = pg.apply(now, &self.index, out);

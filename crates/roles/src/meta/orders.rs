@@ -22,7 +22,6 @@ use parking_lot::MutexGuard;
 use super::cluster::{AboutOrder, Cluster};
 use super::pg_view::Volumes;
 use super::{Member, Meta};
-use crate::clock::now;
 use crate::planted::{Bug, has};
 
 impl Meta {
@@ -136,7 +135,7 @@ impl Meta {
         if has(Bug::IgnoresViews) && member.pg.role() == Role::Serving {
             return;
         }
-        let now = now();
+        let now = self.clock.now();
         // The times of answers that this step gives count until now.
         member.stepped_ms = now.steady_ms;
         let Member { pg: machine, out, .. } = &mut *member;

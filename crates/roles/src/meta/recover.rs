@@ -28,6 +28,7 @@ use super::log::{Group, Log};
 use super::maintain::FlushSignal;
 use super::space::SpaceKnown;
 use super::{Callers, Here, Member, Meta, OtherRoles, PgQueue, PgViewState};
+use crate::clock::StoreClock;
 use crate::data::DataServer;
 use crate::limits::KV_CACHE_BYTES;
 use crate::manager::LocalManager;
@@ -321,6 +322,7 @@ impl Recovered {
             need_lv: PgQueue::new(pg_count),
             flush: FlushSignal::default(),
             fatal: watch::Sender::new(None),
+            clock: Arc::new(StoreClock::default()),
             rounds: Notifier::default(),
             space_known: SpaceKnown::default(),
             damage: Damage::default(),

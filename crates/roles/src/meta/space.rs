@@ -27,7 +27,6 @@ use tokio::time::Instant;
 
 use super::error::OpenError;
 use super::{Here, Member, Meta};
-use crate::clock::now;
 use crate::limits::STRETCH_ROWS_MAX;
 
 /// Set once a single node has read which space its rows leave free.
@@ -207,7 +206,7 @@ impl Meta {
         while goes_on {
             let mut member = self.lock(pg);
             let Member { pg: machine, out, .. } = &mut *member;
-            goes_on = machine.complete_space(now(), &self.index, out);
+            goes_on = machine.complete_space(self.clock.now(), &self.index, out);
             self.carry_out(&mut member);
         }
         if let Some(fault) = self.lock(pg).pg.contradiction() {

@@ -20,7 +20,6 @@ use tokio::time::sleep;
 
 use super::Proxy;
 use super::role_access::{RoleAccess, Scan, ScanStep};
-use crate::clock::now;
 use crate::limits::{
     EXPIRY_BELIEVED_MS_MAX, EXPIRY_CLOCK_OFF_MS_MAX, EXPIRY_PAUSE_MS_MAX, EXPIRY_ROWS_MAX,
 };
@@ -165,10 +164,10 @@ impl Searches {
 pub async fn expire_uploads<R: RoleAccess>(proxy: Arc<Proxy<R>>, age: Duration) {
     let age_ms = age.as_millis() as u64;
     let pause = Duration::from_millis((age_ms / 4).min(EXPIRY_PAUSE_MS_MAX));
-    let mut searches = Searches::new(age_ms, now());
+    let mut searches = Searches::new(age_ms, proxy.access.clock().now());
     loop {
         sleep(pause).await;
-        match searches.search(&proxy, now()).await {
+        match searches.search(&proxy, proxy.access.clock().now()).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "aborted uploads that no client completed"),
             Err(error) => {

@@ -23,7 +23,7 @@ use super::role_access::{Data, Ended, FoundRow, KnownBucket, Lost, RoleAccess, S
 use super::task::Task;
 use super::{refused, unavailable, undecodable, unexpected};
 use crate::blocking;
-use crate::clock::now_ms;
+use crate::clock::{StoreClock, now_ms};
 use crate::data::{DataServer, PutWrite, ReadFailure};
 use crate::limits::{DISK_FULL_TRIES_MAX, LIST_WAIT_MS_MAX};
 use crate::manager::{LocalManager, LocalManagerError};
@@ -182,6 +182,10 @@ impl Drop for PutGuard<'_> {
 }
 
 impl RoleAccess for LocalRoles {
+    fn clock(&self) -> &Arc<StoreClock> {
+        self.meta.clock()
+    }
+
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T> {
         self.manager.map().bucket(name).map(look)
     }

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::home_change::HomeChange;
 use super::other_regions::RegionLookup;
+use crate::clock::StoreClock;
 use crate::data::ReadFailure;
 use crate::ticket::Settled;
 use crate::wire::{Position, RemotePart};
@@ -93,6 +94,9 @@ pub struct Scan<'a> {
 
 /// The other roles, as a proxy uses them. What a stream of a body awaits is `Sync`, as the stream must be.
 pub trait RoleAccess: Send + Sync + 'static {
+    /// The time by which this process dates changes, or judges dates.
+    fn clock(&self) -> &Arc<StoreClock>;
+
     /// Looks at a bucket's record, also of one that is being found empty; `None` if there is none.
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T>;
 

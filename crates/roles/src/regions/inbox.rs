@@ -1,5 +1,6 @@
 //! The queue of the thread that pulls, and what may be in it.
 
+use larder_protocol::clock_offsets::ClockReading;
 use larder_protocol::region::pull::{Event, Source};
 use larder_protocol::region::{Name, Token};
 use larder_types::{Origin, PgId, RegionId, Stamp};
@@ -15,8 +16,8 @@ pub(super) enum Message {
     Event(u64, Event),
     /// The result of a fetch for that machine.
     Fetched(u64, FetchResult),
-    /// A region's number of PGs; `None` if it does not answer.
-    Hello(RegionId, Option<u32>),
+    /// A region's number of PGs, and its clock; `None` if it does not answer.
+    Hello(RegionId, Option<(u32, ClockReading)>),
     /// The list of regions has changed.
     Members,
     /// Ends the machine; told once it has ended.

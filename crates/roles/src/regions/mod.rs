@@ -85,6 +85,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 
+use crate::clock::StoreClock;
 use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTED_MAX, REGION_LISTS_MAX};
 use crate::notifier::Notifier;
 use crate::proxy::{OtherRegions, Proxy, RegionAccess};
@@ -134,6 +135,8 @@ struct Shared<R: RegionAccess> {
     reports: Reports,
     /// Tells when journals may show more.
     notifier: Notifier,
+    /// True once each other region was asked for its clock, or it is time to do without.
+    clocks: Sender<bool>,
     /// True once the driver is to stop: waits for other servers end then.
     stops: Sender<bool>,
     runtime: Handle,
@@ -152,6 +155,11 @@ impl<R: RegionAccess> Shared<R> {
         Ok(Some(members.live().map(|peer| peer.number).collect()))
     }
 
+    /// The time by which this store dates changes, and judges those of others.
+    fn clock(&self) -> &StoreClock {
+        self.shown.access().clock()
+    }
+
     /// The link to another region.
     fn link_to(&self, region: RegionId) -> Result<Arc<Link>, LinkError> {
         let gone = || LinkError::Unsound("a region that is no more".to_owned());
@@ -165,6 +173,7 @@ pub struct Regions {
     watch: Arc<Watch>,
     homes: Arc<Homes>,
     inbox: Inbox,
+    clocks: Sender<bool>,
     stops: Sender<bool>,
     running: Mutex<Option<Running>>,
 }
@@ -196,6 +205,7 @@ impl Regions {
         let shown = Shown::new(proxy.clone());
         assert_eq!(shown.own(), region_endpoint.number(), "a store knows its number among regions");
         let (seen, stops) = (Arc::new(Watch::new()), Sender::new(false));
+        let clocks = Sender::new(false);
         let homes = Arc::new(Homes::default());
         let (inbox, messages) = Inbox::new();
         let shared = Arc::new(Shared {
@@ -217,6 +227,7 @@ impl Regions {
             clients: Clients::default(),
             reports: Reports::default(),
             notifier: Notifier::default(),
+            clocks: clocks.clone(),
             stops: stops.clone(),
             runtime: Handle::current(),
         });
@@ -252,7 +263,16 @@ impl Regions {
         ];
         let running =
             Mutex::new(Some(Running { pulling, tasks, _listening: listening, _misses: misses }));
-        Ok(Self { region_endpoint, watch: seen, homes, inbox, stops, running })
+        Ok(Self { region_endpoint, watch: seen, homes, inbox, clocks, stops, running })
+    }
+
+    /// Returns once each other region was asked what its clock says, after
+    /// [`REGION_CLOCKS_MS`](crate::limits::REGION_CLOCKS_MS) at the latest: changes that clients make before are dated by a clock that
+    /// nobody has judged.
+    pub async fn clocks_are_known(&self) {
+        // The sender lives as long as this.
+        let mut clocks = self.clocks.subscribe();
+        let _known = clocks.wait_for(|are_known| *are_known).await;
     }
 
     /// The status for operators.

@@ -4,6 +4,7 @@
 //! number of PGs. The new machine begins with the noted tokens. Answers on their way to the former one have its number,
 //! and are dropped. Its timers go by the steady clock, as those of the machine do: an operator may set the other one.
 
+mod clocks;
 mod show;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,16 +14,17 @@ use std::time::Duration;
 
 use larder_link::{IdsQuery, Link, LinkError, List, Members, Walk};
 use larder_protocol::Planted;
+use larder_protocol::clock_offsets::ClockBound;
 use larder_protocol::limits::{REGION_NOTES_MAX, REGION_PART_BYTES};
 use larder_protocol::placement::pg_of;
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::pull::{Config, Effect, Event, Skipped, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
-use larder_types::limits::PG_COUNT_MAX;
 use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 
+use self::clocks::Clocks;
 use super::Shared;
 use super::TOKENS_PG;
 use super::inbox::{Candidate, Inbox, Message, Messages};
@@ -32,7 +34,7 @@ use super::parts;
 use super::taking::{self, FetchResult};
 use crate::clock::now;
 use crate::limits::{
-    REGION_BYTES_PER_S, REGION_CLIENTS_MS, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
+    REGION_BYTES_PER_S, REGION_CLIENTS_MS, REGION_COMING_MS, REGION_NOTE_MS,
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
 };
 use crate::proxy::RegionAccess;
@@ -59,8 +61,7 @@ pub(super) struct Puller<R: RegionAccess> {
     /// Number of the last machine made.
     number: u64,
     pg_counts: BTreeMap<RegionId, u32>,
-    /// Time at which each region that was not reached yet is asked again.
-    hello_ms: BTreeMap<RegionId, u64>,
+    clocks: Clocks,
     /// Tokens that are to be noted.
     tokens: BTreeMap<Source, Token>,
     is_noting: bool,
@@ -80,7 +81,7 @@ impl<R: RegionAccess> Puller<R> {
             pull: None,
             number: 0,
             pg_counts: BTreeMap::new(),
-            hello_ms: BTreeMap::new(),
+            clocks: Clocks::default(),
             tokens: BTreeMap::new(),
             is_noting: false,
             next_note: Source { region: RegionId::OWN, pg: PgId(0) },
@@ -99,6 +100,7 @@ impl<R: RegionAccess> Puller<R> {
                 Some(Message::Stop) => {
                     // Chunks are freed by tasks.
                     let _within = self.shared.runtime.enter();
+                    self.shared.clock().set_bound(ClockBound::default());
                     return self.shared.partials.clear();
                 }
                 Some(message) => self.take(message),
@@ -122,13 +124,7 @@ impl<R: RegionAccess> Puller<R> {
             }
             Message::Event(..) | Message::Fetched(..) => {}
             Message::Members => self.pull = None,
-            Message::Hello(region, Some(pg_count)) => {
-                self.shared.watch.answered(region);
-                if self.pg_counts.insert(region, pg_count) != Some(pg_count) {
-                    self.pull = None;
-                }
-            }
-            Message::Hello(..) => {}
+            Message::Hello(region, hello) => self.hear_hello(region, hello),
             Message::Restart(tells) => {
                 // Answers on their way are of no machine then.
                 (self.pull, self.number) = (None, self.number + 1);
@@ -159,7 +155,7 @@ impl<R: RegionAccess> Puller<R> {
     }
 
     fn tick(&mut self, now_ms: u64) {
-        self.greet_unreached(now_ms);
+        self.greet();
         self.forget_former();
         for region in self.shared.names.take_missed() {
             let shared = self.shared.clone();
@@ -181,39 +177,6 @@ impl<R: RegionAccess> Puller<R> {
                 self.shared.partials.forget(|name| pull.has_heard_of(name));
             }
             self.report_lag();
-        }
-    }
-
-    fn greet_unreached(&mut self, now_ms: u64) {
-        let members = self.shared.region_endpoint.members().borrow().clone();
-        for peer in members.live().filter(|peer| !peer.paused) {
-            let region = peer.number;
-            let due_ms = self.hello_ms.entry(region).or_default();
-            if self.pg_counts.contains_key(&region) || *due_ms > now_ms {
-                continue;
-            }
-            *due_ms = now_ms + REGION_HELLO_MS;
-            let (shared, inbox) = (self.shared.clone(), self.inbox.clone());
-            self.shared.runtime.spawn(async move {
-                let said = match shared.link_to(region) {
-                    Ok(link) => link.hello().await,
-                    Err(error) => Err(error),
-                };
-                let is_sound = |count: u32| count.is_power_of_two() && count <= PG_COUNT_MAX;
-                let pg_count = match said {
-                    Ok(hello) if is_sound(hello.pg_count) => Some(hello.pg_count),
-                    Ok(hello) => {
-                        tracing::error!(%region, pg_count = hello.pg_count, "a region reports more groups than it may have");
-                        shared.watch.unsound(region);
-                        None
-                    }
-                    Err(error) => {
-                        shared.watch.unanswered(region, &error);
-                        None
-                    }
-                };
-                inbox.send(Message::Hello(region, pg_count));
-            });
         }
     }
 
@@ -269,12 +232,12 @@ impl<R: RegionAccess> Puller<R> {
             first_request: self.number * REGION_REQUESTS_PER_MACHINE,
             planted: Planted::default(),
         };
-        self.pull = Some(Pull::new(now(), config, tokens));
+        self.pull = Some(Pull::new(self.shared.clock().now(), config, tokens));
     }
 
     /// Steps the machine. Of entries to merge, the `beaten` ones are compared with what is here.
     fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
-        let (Some(pull), now) = (&mut self.pull, now()) else { return };
+        let (Some(pull), now) = (&mut self.pull, self.shared.clock().now()) else { return };
         let Some(here) = LookedUp::of(&self.shared, &pull.lookups(now, &event)) else { return };
         pull.step(now, event, &here, &mut self.out);
         // Entries merged at once may lead to more.

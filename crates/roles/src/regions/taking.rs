@@ -21,7 +21,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
-use crate::clock::now_ms;
 use crate::limits::{
     REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_FETCH_BACKOFF_MS, REGION_MISS_COMING_MS,
     REGION_PUTS_BYTES_MAX, REGION_SHOWS_MAX, REGION_TWICE_MS, REGION_WHOLE_BYTES_MAX,
@@ -398,7 +397,7 @@ pub(super) fn is_to_be_taken<R: RegionAccess>(
     name: &Name,
     entry: &Entry,
 ) -> bool {
-    let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
+    let ahead_ms = entry.clock().ms().saturating_sub(shared.clock().now().wall_ms);
     // An append makes a version (ADR 53): no store has pieces that were joined.
     let has_pieces = matches!(&entry.what, EntryKind::Object(object) if !object.pieces.is_empty());
     if has_pieces || !entry.is_sound(name.slot) {

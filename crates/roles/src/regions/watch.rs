@@ -45,6 +45,8 @@ pub struct RegionCounters {
     pub freed: AtomicU64,
     /// Comparisons of all keys with another region that were begun.
     pub comparisons: AtomicU64,
+    /// Milliseconds by which this machine's clock is ahead of a majority of other regions', if that is too much.
+    clock_ahead_ms: AtomicU64,
     /// Thousandths of the rates at which is pulled now, as clients are served.
     share: AtomicU64,
     /// Buckets that were deleted in all regions, for clients of this one.
@@ -74,6 +76,20 @@ impl RegionCounters {
     #[must_use]
     pub fn share(&self) -> f64 {
         self.share.load(Ordering::Relaxed) as f64 / 1000.0
+    }
+
+    /// Seconds by which this machine's clock is ahead of a majority of other regions', if that is too much; else 0.
+    #[must_use]
+    pub fn clock_ahead_seconds(&self) -> f64 {
+        self.clock_ahead_ms.load(Ordering::Relaxed) as f64 / 1000.0
+    }
+
+    pub(super) fn set_clock_ahead(&self, ms: u64) {
+        self.clock_ahead_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_alarm(&self) {
+        self.alarms.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn left_out(&self, count: usize) {
@@ -135,6 +151,8 @@ struct Seen {
     /// A PG of it that has not answered for long.
     silent: Option<PgId>,
     alarm: Option<String>,
+    /// The difference between its clock and this machine's, if that is too much.
+    clock: Option<String>,
     /// Entries that cannot be had or taken, each with the last reason.
     failed: BTreeMap<Name, String>,
     /// The alarm stays: nothing that comes later makes up for what was lost.
@@ -170,6 +188,7 @@ impl Seen {
             is_away: false,
             silent: None,
             alarm: None,
+            clock: None,
             failed: BTreeMap::new(),
             has_lost: false,
             taken: 0,
@@ -232,7 +251,7 @@ impl Watch {
     }
 
     pub(super) fn alarm(&self, region: RegionId, what: String) {
-        self.counters.alarms.fetch_add(1, Ordering::Relaxed);
+        self.counters.count_alarm();
         self.show(region, what);
     }
 
@@ -333,6 +352,17 @@ impl Watch {
         });
     }
 
+    /// Sets the regions whose clocks differ from this machine's by too much, each with what is shown.
+    pub(super) fn set_clocks(&self, differing: impl Iterator<Item = (RegionId, String)>) {
+        let mut differing: BTreeMap<RegionId, String> = differing.collect();
+        for (region, seen) in &mut *self.seen.lock() {
+            seen.clock = differing.remove(region);
+        }
+        for (region, what) in differing {
+            self.of(region, |seen| seen.clock = Some(what));
+        }
+    }
+
     /// Sets the PG of the region that does not answer: its lag is unknown.
     pub(super) fn set_silent(&self, region: RegionId, pg: Option<PgId>) {
         self.of(region, |seen| {
@@ -402,7 +432,7 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
         seconds_behind: oldest_ms.map(|oldest| now_ms().saturating_sub(oldest) as f64 / 1000.0),
         bytes_per_s: seen.rate,
         seconds_left: (seen.rate > 0.0 && operations > 0).then(|| bytes as f64 / seen.rate),
-        alarm: seen.alarm.clone(),
+        alarm: seen.alarm.clone().or(seen.clock.clone()),
         stuck: waits,
         lacks_seconds: 0.0,
         lacks_groups: 0,

@@ -1,5 +1,6 @@
 //! Stores that are regions of each other, over their real links.
 
+mod clocks;
 mod deletions;
 mod homes;
 mod lists;

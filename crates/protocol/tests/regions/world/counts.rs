@@ -9,6 +9,8 @@ pub struct Counts {
     pub voids: u64,
     pub resyncs: u64,
     pub clocks_ahead: u64,
+    /// Changes that were dated by other regions' clocks.
+    pub held_back: u64,
     pub crashes: u64,
     pub wipes: u64,
     /// Regions that were removed for good.
@@ -30,6 +32,7 @@ impl Counts {
         self.voids += of.voids;
         self.resyncs += of.resyncs;
         self.clocks_ahead += of.clocks_ahead;
+        self.held_back += of.held_back;
         self.crashes += of.crashes;
         self.wipes += of.wipes;
         self.leaves += of.leaves;
@@ -44,7 +47,8 @@ impl Counts {
     pub fn has_all(&self) -> bool {
         let Self { changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed, .. } = self;
         let stores = [changes, merges, crashes, wipes, freed, &self.parts];
-        let regions = [resyncs, clocks_ahead, cuts, &self.leaves, &self.homes, &self.locks];
-        stores.iter().chain(&regions).all(|it| **it > 0)
+        let regions = [resyncs, cuts, &self.leaves, &self.homes, &self.locks];
+        let clocks = [clocks_ahead, &self.held_back];
+        stores.into_iter().chain(regions).chain(clocks).all(|it| *it > 0)
     }
 }

@@ -321,7 +321,14 @@ impl World {
         let told = Entry { at: stamp, origin, what };
         self.sites[at].keep(&name, &told, Some(origin.op.seq))?;
         self.counts.locks += u64::from(has_home);
-        self.judge.acknowledged.push(Acknowledged { region: id, name, told, is_lost: false });
+        self.judge.acknowledged.push(Acknowledged {
+            region: id,
+            name,
+            told,
+            stamp,
+            at_ms: self.now_ms,
+            is_lost: false,
+        });
         Ok(())
     }
 

@@ -2,6 +2,7 @@ use larder_objects::{Objects, UploadOptions};
 use larder_types::{BucketName, ObjectKey, RegionId};
 
 use super::*;
+use crate::clock::now;
 use crate::store::{Store, StoreConfig};
 
 const HOUR_MS: u64 = 3_600_000;

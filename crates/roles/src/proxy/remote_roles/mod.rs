@@ -71,6 +71,7 @@ use super::other_regions::RegionLookup;
 use super::removal::Removal;
 use super::role_access::{Data, Ended, FoundRow, KnownBucket, Lost, RoleAccess, Scan, ScanStep};
 use super::{patience, refused, unavailable};
+use crate::clock::StoreClock;
 use crate::data::ReadFailure;
 use crate::limits::{
     MAP_LATE_MAX, ORPHANS_MAX, POSITIONS_ANSWER_MS, PROTOCOL_COALESCE, REGION_DELETION_MS,
@@ -137,6 +138,8 @@ pub struct RemoteRoles {
     /// True if the managers know the session.
     is_open: Arc<AtomicBool>,
     orphans: Arc<Semaphore>,
+    /// Held back where this proxy is the gateway to other regions, which then tell it their clocks.
+    clock: Arc<StoreClock>,
     runtime: Handle,
     _keeper: Keeper,
 }
@@ -173,6 +176,7 @@ impl RemoteRoles {
             removal: Removal::default(),
             stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
+            clock: Arc::default(),
             runtime: Handle::current(),
             _keeper: Keeper::start(primaries.clone(), boot, is_open.clone()),
             is_open,
@@ -229,6 +233,10 @@ fn unfitting(what: &impl std::fmt::Debug) -> ObjectError {
 }
 
 impl RoleAccess for RemoteRoles {
+    fn clock(&self) -> &Arc<StoreClock> {
+        &self.clock
+    }
+
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T> {
         self.managers.map().buckets.get(name).map(look)
     }
