@@ -189,7 +189,7 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
         ),
         (
             "region_clock_ahead_seconds",
-            "Time by which the clock here is ahead of those of a majority of other regions, if it is more than 30 s; changes are dated by theirs",
+            "Time by which the clock here is ahead of those of a majority of other regions, if it is more than 30 s; else 0",
             counters.clock_ahead_seconds(),
         ),
         ("region_removed", "1 once the other regions have removed this one", removed),

@@ -256,7 +256,7 @@ impl World {
                 self.check_order()?;
                 return Ok(self.counts);
             }
-            if at_ms > since_ms + self.healed_ms() {
+            if at_ms > since_ms + HEALED_MS {
                 return Err(self.judge.why_not_level(self.here()));
             }
         }

@@ -11,8 +11,6 @@ use super::{BEGIN_MS, HEALED_MS, Happening, Message, World};
 
 /// Most by which clocks that are right differ from the true time.
 const RIGHT_MS: i64 = 5_000;
-/// Time in which all must be level once nothing goes wrong any more, where a clock was wrong.
-const CURED_MS: u64 = 60_000;
 
 /// A question for a clock, or the answer.
 #[derive(Debug, Clone)]
@@ -39,8 +37,10 @@ impl World {
         self.sites.iter_mut().for_each(|site| site.skew_ms %= RIGHT_MS);
         let half_ms = (self.faulty_until_ms - BEGIN_MS) / 2;
         let at = self.clock_dice.below(self.sites.len() as u64) as usize;
-        let days = [1, 30 * 24, 90];
-        let ahead_ms = 3_600_000 * self.clock_dice.pick(&days).expect("there are some");
+        // So far that no run would come to rest if changes had to wait until they are due.
+        let hours = [1, 24, 30 * 24];
+        let ahead_ms: i64 = 3_600_000 * self.clock_dice.pick(&hours).expect("there are some");
+        assert!(ahead_ms.unsigned_abs() > HEALED_MS, "a run comes to rest meanwhile");
         let begins_ms = self.clock_dice.below(half_ms);
         let ends_ms = begins_ms + 1 + self.clock_dice.below(half_ms - 1);
         self.later(begins_ms, Happening::Clock(ClockEvent::Ahead(at, ahead_ms)));
@@ -129,9 +129,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn healed_ms(&self) -> u64 {
-        if self.has_clocks { CURED_MS } else { HEALED_MS }
     }
 }

@@ -102,7 +102,7 @@ impl<R: RegionAccess> Puller<R> {
                 tracing::error!(
                     ahead_s = ahead_ms / 1000,
                     regions = behind.join(", "),
-                    "this machine's clock is ahead of those of other regions: changes are dated by the earlier ones. Set the clocks, and keep them with NTP"
+                    "this machine's clock is ahead of those of other regions. Set the clocks, and keep them with NTP"
                 );
             }
             (true, false) => {
@@ -117,7 +117,7 @@ impl<R: RegionAccess> Puller<R> {
                     format!("its clock is {} s ahead of this region's. Set the clocks", ms / 1000)
                 }
                 ClockDifference::Behind(ms) if ahead_ms > 0 => format!(
-                    "this region's clock is {} s ahead of its, so changes here are dated by the earlier one. Set the clocks",
+                    "this region's clock is {} s ahead of its and most others. Set the clocks",
                     ms / 1000
                 ),
                 ClockDifference::Behind(ms) => {
