@@ -13,7 +13,6 @@ use larder_types::ServerId;
 use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
 use crate::connection::{Broken, Duplex, PingSchedule, Wire};
@@ -25,6 +24,7 @@ use crate::metrics::{ConnectionSide, Metrics};
 #[cfg(feature = "simulated")]
 use crate::simulated::Host;
 use crate::target::Target;
+use crate::watched::Watched;
 
 /// The state that the peers and the listener of one server share.
 pub struct Endpoint {
@@ -33,7 +33,7 @@ pub struct Endpoint {
     runtime: Handle,
     ping_schedule: PingSchedule,
     /// Servers that were removed from the cluster: their certificates count no more.
-    removed: watch::Sender<BTreeSet<ServerId>>,
+    removed: Watched<BTreeSet<ServerId>>,
     /// Oldest version of the protocol that it still speaks: [`Endpoint::require`] raises it.
     oldest: AtomicU8,
     /// Newest version that it speaks.
@@ -112,7 +112,7 @@ impl Endpoint {
 
     fn with(security: Security, newest: u8) -> Arc<Self> {
         let (metrics, runtime) = (Arc::default(), Handle::current());
-        let (removed, oldest) = (watch::Sender::default(), AtomicU8::new(PROTOCOL_MIN));
+        let (removed, oldest) = (Watched::default(), AtomicU8::new(PROTOCOL_MIN));
         #[cfg(feature = "simulated")]
         let is_simulated = matches!(security, Security::Simulated(_));
         #[cfg(not(feature = "simulated"))]
@@ -141,11 +141,7 @@ impl Endpoint {
     /// Refuses these servers from now on, whatever their certificates say, and closes all connections from and to them.
     /// Until this is called, certificates alone decide.
     pub fn refuse_removed(&self, servers: BTreeSet<ServerId>) {
-        self.removed.send_if_modified(|known| {
-            let is_news = *known != servers;
-            *known = servers;
-            is_news
-        });
+        self.removed.set(servers);
     }
 
     /// Speaks no version of the protocol older than this from now on. It refuses peers that speak older ones alone, and
@@ -157,14 +153,12 @@ impl Endpoint {
 
     /// Refuses a server that was removed.
     pub(crate) fn admit(&self, server: ServerId) -> Result<(), Denied> {
-        if self.removed.borrow().contains(&server) { Err(removed(server)) } else { Ok(()) }
+        if self.removed.is(|all| all.contains(&server)) { Err(removed(server)) } else { Ok(()) }
     }
 
     /// Returns when the server is removed.
     pub(crate) async fn removal(&self, server: ServerId) -> Denied {
-        let mut all = self.removed.subscribe();
-        // It cannot fail: `self` holds the sender.
-        drop(all.wait_for(|all| all.contains(&server)).await);
+        self.removed.until(|all| all.contains(&server)).await;
         removed(server)
     }
 

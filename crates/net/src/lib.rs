@@ -11,6 +11,7 @@
 //! | `connection.rs` | one task for one connection, for both ends |
 //! | `target.rs`, `peer.rs`, `link.rs`, `calls.rs` | the calling end |
 //! | `port.rs`, `listener.rs`, `virtual_server.rs`, `serving.rs`, `service.rs`, `reply_queue.rs` | the answering end |
+//! | `watched.rs` | what connections wait for that end together |
 //! | `stream.rs` | streams of bytes beside calls, for other protocols |
 //! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
 //! | `handshake.rs`, `join.rs`, `discovery.rs` | how each connection begins, how servers join over one, how machines find each other before they are a cluster |
@@ -44,6 +45,7 @@ mod target;
 mod transmit;
 mod transport;
 mod virtual_server;
+mod watched;
 
 pub use connection::{Duplex, wrap_sockets};
 pub use discovery::{DiscoveryResponder, Reply, discover};

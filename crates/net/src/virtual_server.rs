@@ -15,7 +15,6 @@ use std::sync::Arc;
 use larder_identity::tls::{Configs, ENROLMENT, STREAMS};
 use larder_identity::{Enrolment, Role, Roles, Subject};
 use tokio::io::DuplexStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::connection::{Broken, Wire, run};
@@ -29,6 +28,7 @@ use crate::metrics::{ConnectionSide, Metrics, Opened};
 use crate::service::{Handler, PeerIdentity, Serve, Served, Service};
 use crate::serving::Serving;
 use crate::stream::{Stream, StreamHandler, StreamOffer, Streaming};
+use crate::watched::Watched;
 
 /// The services of a listener, and the servers that may call them.
 #[derive(Default)]
@@ -108,17 +108,18 @@ impl Services {
 pub(crate) struct VirtualServer {
     endpoint: Arc<Endpoint>,
     services: Services,
-    closing: watch::Sender<bool>,
+    /// True once all its connections are to end.
+    closing: Watched<bool>,
 }
 
 impl VirtualServer {
     pub(crate) fn new(endpoint: Arc<Endpoint>, services: Services) -> Arc<Self> {
-        Arc::new(Self { endpoint, services, closing: watch::Sender::new(false) })
+        Arc::new(Self { endpoint, services, closing: Watched::default() })
     }
 
     /// Ends all its connections, also those that are accepted later.
     pub(crate) fn close(&self) {
-        self.closing.send_replace(true);
+        self.closing.set(true);
     }
 
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
@@ -189,13 +190,11 @@ impl VirtualServer {
 
     /// Serves a stream. It ends without a word if its caller is not served any more: words would be bytes of it.
     async fn stream(&self, from: PeerIdentity, streaming: Streaming) {
-        let mut closing = self.closing.subscribe();
         let denied = tokio::select! {
             biased;
             denied = self.endpoint.removal(from.subject.server) => denied,
             denied = poll_fn(|_| self.endpoint.outdated(from.version)) => denied,
-            // The sender is of this server, which is held here.
-            _ = closing.wait_for(|closing| *closing) => return,
+            () = self.closing.until(|closing| *closing) => return,
             () = streaming => return,
         };
         self.metrics().refuse(denied.reason);
@@ -205,7 +204,6 @@ impl VirtualServer {
 
     async fn answer(&self, mut wire: Wire, mut serving: Serving, address: SocketAddr) {
         let open = Opened::new(self.metrics());
-        let mut closing = self.closing.subscribe();
         let (counts, version) = (serving.ends_with(), wire.version());
         let removed = async {
             match counts {
@@ -218,8 +216,7 @@ impl VirtualServer {
             biased;
             denied = removed => Broken::Denied(denied),
             denied = poll_fn(|_| self.endpoint.outdated(version)) => Broken::Denied(denied),
-            // It cannot fail: `self` holds the sender.
-            _ = closing.wait_for(|closing| *closing) => Broken::Unused,
+            () = self.closing.until(|closing| *closing) => Broken::Unused,
             broken = run(&mut wire, &mut serving) => broken,
         };
         if let Broken::Denied(denied) = &broken {

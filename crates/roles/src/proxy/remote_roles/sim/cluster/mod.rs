@@ -246,7 +246,7 @@ impl Simulation {
         self.proxies.read_all().await;
         leases.abort();
         let mut coverage = world.coverage();
-        // Connections end in an order that a `watch` of tokio draws: it is none of the run.
+        // The end of all connections is none of the run.
         let (delivered, took) = (world.roads.network.delivered(), began.elapsed());
         world.end().await;
         if let ClusterManagers::Quorum(quorum) = &world.managing {
