@@ -376,6 +376,12 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerCall::MapPage(MapPlace::Lv(LvId(301))))),
         hex(&encode(&ManagerReply::MapChanges)),
         hex(&encode(&ManagerReply::MapPage)),
+        hex(&encode(&ServerMessage::StartedAfter {
+            before: BootId(300),
+            boot,
+            addresses: vec!["d0:1".to_owned()],
+            has: vec![(pg, Some(view)), (PgId(301), None)],
+        })),
     ]
 }
 

@@ -9,6 +9,8 @@ pub const PRESENCE_BEAT_MS: u64 = 450;
 /// Ticks between two messages of a primary to a follower that has everything and was told so. They are few enough that
 /// several may be lost before either takes the other for silent.
 pub const IDLE_TICKS: u64 = 4;
+/// The cluster's version from which on a run begins only after the run that its server's map names.
+pub const START_AFTER_VERSION: u8 = 28;
 
 const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_GRANTED_MS, "one lost renewal costs no lease");
 const _: () = assert!(

@@ -1,6 +1,8 @@
 //! Limits of work and messages of an idle cluster.
 
-use larder_protocol::limits::{HEARTBEAT_MS, LEASE_GRANTED_MS, PRESENCE_BEAT_MS, SERVER_BEAT_MS};
+use larder_protocol::limits::{
+    HEARTBEAT_MS, LEASE_GRANTED_MS, PRESENCE_BEAT_MS, SERVER_BEAT_MS, START_AFTER_VERSION,
+};
 
 use super::{MANAGER_TICK_MS, PROTOCOL_ROOM, TICK_MS};
 
@@ -19,8 +21,10 @@ pub const MANAGER_TICK_EARLY_MS: u64 = 15;
 
 const _: () = assert!(MANAGER_TICK_EARLY_MS < MANAGER_TICK_MS, "a look is not due at once");
 const _: () = assert!(
-    PROTOCOL_ROOM < PROTOCOL_BEATS && PROTOCOL_BEATS <= larder_net::limits::PROTOCOL_MAX,
-    "beats are for managers of a version that is spoken"
+    PROTOCOL_ROOM < PROTOCOL_BEATS
+        && PROTOCOL_BEATS < START_AFTER_VERSION
+        && START_AFTER_VERSION <= larder_net::limits::PROTOCOL_MAX,
+    "beats and starts are for managers of a version that is spoken"
 );
 const _: () = assert!(
     2 * SERVER_BEAT_MS + 2 * MANAGER_TICK_MS + HEARTBEAT_MS < LEASE_GRANTED_MS,

@@ -80,8 +80,9 @@ impl Presence {
         Self::begin(managers, run, false)
     }
 
-    /// Begins that of a manager, whose run means nothing but that it is there. What an earlier run said may arrive after this
-    /// one is known, and take its place: it is another run from then on. Other servers end there.
+    /// Begins that of a manager, whose run means nothing but that it is there. Before the cluster's version
+    /// [`START_AFTER_VERSION`](larder_protocol::limits::START_AFTER_VERSION), what an earlier run said may arrive after this one
+    /// is known, and take its place: it is another run from then on. Other servers end there.
     pub(crate) fn of_manager(managers: Arc<dyn Managers>, run: Run) -> Self {
         Self::begin(managers, run, true)
     }
@@ -98,8 +99,9 @@ impl Presence {
     }
 }
 
-fn started(run: &Run) -> ServerMessage {
-    ServerMessage::Started(run.boot, run.addresses.clone(), run.has.clone())
+fn say_started(managers: &dyn Managers, run: &Run) {
+    let start = (run.boot, run.addresses.clone(), run.has.clone());
+    managers.say(ServerMessage::started(&managers.map(), run.server, start));
 }
 
 async fn tell(managers: Arc<dyn Managers>, mut run: Run, begins_anew: bool, asked: Arc<Notify>) {
@@ -122,16 +124,16 @@ async fn tell(managers: Arc<dyn Managers>, mut run: Run, begins_anew: bool, aske
                     Naming::Ended if begins_anew => {
                         let before = std::mem::replace(&mut run.boot, BootId(unique_u64()));
                         tracing::warn!(server = %run.server, ?before, "the managers have ended this run: starting another");
-                        managers.say(started(&run));
+                        say_started(&*managers, &run);
                     }
-                    Naming::Unknown | Naming::Ended => managers.say(started(&run)),
+                    Naming::Unknown | Naming::Ended => say_started(&*managers, &run),
                     Naming::Removed => {
                         tracing::error!(server = %run.server, "this server was removed from the cluster");
                         return;
                     }
                 }
             }
-            () = asked.notified() => managers.say(started(&run)),
+            () = asked.notified() => say_started(&*managers, &run),
         }
     }
 }
@@ -208,7 +210,9 @@ mod tests {
         }
 
         fn say(&self, message: ServerMessage) {
-            if let ServerMessage::Started(boot, addresses, has) = message {
+            if let ServerMessage::Started(boot, addresses, has)
+            | ServerMessage::StartedAfter { boot, addresses, has, .. } = message
+            {
                 let ended = self.map.lock().servers[&ME].ended.contains(&boot);
                 if !ended {
                     self.agree(Command::ServerStarted(ME, boot, addresses, has));

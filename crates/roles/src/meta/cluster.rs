@@ -141,8 +141,8 @@ impl Cluster {
                 && record.addresses == self.addresses
         });
         if !is_named {
-            let (addresses, had) = (self.addresses.clone(), self.had.clone());
-            self.managers.say(ServerMessage::Started(self.boot, addresses, had));
+            let start = (self.boot, self.addresses.clone(), self.had.clone());
+            self.managers.say(ServerMessage::started(&map, self.me, start));
         }
     }
 

@@ -98,7 +98,8 @@ impl StandIn {
         });
         stand_in.found(pg_count);
         stand_in.step(PolicyEvent::Elected { brief_since_ms: None });
-        stand_in.say(DATA, ServerMessage::Started(DATA_BOOT, vec![address], Vec::new()));
+        let start = (DATA_BOOT, vec![address], Vec::new());
+        stand_in.say(DATA, ServerMessage::started(&stand_in.map(), DATA, start));
         tokio::spawn(run(stand_in.clone(), said));
         stand_in
     }
@@ -252,7 +253,7 @@ async fn run(stand_in: Arc<StandIn>, mut said: mpsc::Receiver<Said>) {
         tokio::select! {
             message = said.recv() => {
                 let Some((server, message)) = message else { return };
-                if let ServerMessage::Started(_, addresses, _) = &message
+                if let ServerMessage::StartedAfter { addresses, .. } = &message
                     && server != DATA
                 {
                     let mut leading = stand_in.leading.lock();

@@ -5,8 +5,8 @@ use larder_types::{BootId, DiskId, LvId, MapVersion, PgId, PvId, ServerId, Sessi
 use serde::{Deserialize, Serialize};
 
 use crate::copy_pacing::{CopyNeed, CopyTurn};
-use crate::limits::LVS_MAX;
-use crate::manager::state::LvRecord;
+use crate::limits::{LVS_MAX, START_AFTER_VERSION};
+use crate::manager::state::{LvRecord, Topology};
 
 /// Beside how many LVs a primary knows, in [`ServerMessage::NeedLv`].
 pub const HAS_MOST: u32 = 1 << 31;
@@ -63,9 +63,35 @@ pub enum ServerMessage {
         /// The copies that it has to make.
         need: CopyNeed,
     },
+    /// As `Started`, of a run that follows another by the map of its server. It is heard only as long as the managers' map names
+    /// that other one too: what an earlier run said, late, ends none that has followed. Since
+    /// [`START_AFTER_VERSION`](crate::limits::START_AFTER_VERSION) of the cluster, from which on `Started` alone begins no run.
+    StartedAfter {
+        /// The run that the map names; 0 for none.
+        before: BootId,
+        /// This run.
+        boot: BootId,
+        /// Its addresses.
+        addresses: Vec<String>,
+        /// Its PGs, as in `Started`.
+        has: Vec<(PgId, Option<View>)>,
+    },
 }
 
+/// A run that begins: its id, its addresses, and its PGs as in [`ServerMessage::Started`].
+pub type RunStart = (BootId, Vec<String>, Vec<(PgId, Option<View>)>);
+
 impl ServerMessage {
+    /// A server's run has begun. `map` is the map that the server knows.
+    #[must_use]
+    pub fn started(map: &Topology, server: ServerId, (boot, addresses, has): RunStart) -> Self {
+        if map.cluster_version < START_AFTER_VERSION {
+            return Self::Started(boot, addresses, has);
+        }
+        let before = map.servers.get(&server).map(|record| record.boot).unwrap_or_default();
+        Self::StartedAfter { before, boot, addresses, has }
+    }
+
     /// A primary that knows so many LVs needs another, though it may have space on most replicas of one.
     #[must_use]
     pub fn need_lv(pg: PgId, view: View, has: usize, has_most: bool) -> Self {
@@ -86,7 +112,8 @@ impl ServerMessage {
             | Self::Unheard(boot, ..)
             | Self::NoRoom(boot, _)
             | Self::Lacks(boot, ..)
-            | Self::Copies { boot, .. } => Some(*boot),
+            | Self::Copies { boot, .. }
+            | Self::StartedAfter { boot, .. } => Some(*boot),
             Self::CaughtUp(..)
             | Self::NeedLv(..)
             | Self::Created(..)

@@ -22,7 +22,9 @@
 //!    in the meantime is left alone. When that is matters for nothing but how long puts into the bucket are refused.
 //! 6. The cluster's version is proposed only as high as every server spoke that is in the map. One that joins later, or was
 //!    not heard, is not met by what is new.
-//! 7. Nothing here must survive: a new leader starts with what the map says.
+//! 7. A run is named only by a message that names the run before it (`StartedAfter`), as long as the map does too. A run that
+//!    the map never named, or that a map made anew has forgotten, ends none that followed.
+//! 8. Nothing here must survive: a new leader starts with what the map says.
 
 mod balance;
 mod copies;
@@ -42,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{BootId, BucketId, DiskId, LvId, PgId, ServerId, SessionId, View};
 
-use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX, SESSION_KEPT_MS};
+use crate::limits::{LV_PLAN_MS, POLICY_PROPOSALS_MAX, SESSION_KEPT_MS, START_AFTER_VERSION};
 use crate::manager::quorum::Ticket;
 use crate::manager::state::{
     Applied, Command, MapVersion, Outcome, PgRecord, ServerRecord, ServerRole, ServerState,
@@ -56,7 +58,7 @@ use leases::Leases;
 #[cfg(test)]
 pub(in crate::manager) use leases::inherited_until_ms;
 use marks::Marks;
-pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
+pub use message::{HAS_MOST, ManagerMessage, RunStart, ServerMessage};
 use partitions::PartitionReports;
 use quiescence::{Quiescence, ends_rest};
 use targets::Targets;
@@ -397,11 +399,14 @@ impl StepContext<'_> {
         let known = record.boot;
         match message {
             ServerMessage::Started(boot, addresses, has) => {
-                self.leading.healths.heard(server, boot, self.now_ms);
-                if known != boot || record.state != ServerState::Up || record.addresses != addresses
-                {
-                    let command = Command::ServerStarted(server, boot, addresses, has);
-                    self.propose(Subject::Server(server), command);
+                if boot == known || self.map.cluster_version < START_AFTER_VERSION {
+                    self.started(server, (boot, addresses, has));
+                }
+            }
+            ServerMessage::StartedAfter { before, boot, addresses, has } => {
+                // Else it is late, or its server has yet to hear of the run that the map names.
+                if [boot, before].contains(&known) {
+                    self.started(server, (boot, addresses, has));
                 }
             }
             ServerMessage::Heartbeat(boot) => self.heartbeat(server, boot),
@@ -469,6 +474,16 @@ impl StepContext<'_> {
                     self.unheard(pg, view, members);
                 }
             }
+        }
+    }
+
+    /// A run says that it has begun, and may be named.
+    fn started(&mut self, server: ServerId, (boot, addresses, has): RunStart) {
+        self.leading.healths.heard(server, boot, self.now_ms);
+        let record = &self.map.servers[&server];
+        if (record.boot, record.state) != (boot, ServerState::Up) || record.addresses != addresses {
+            let command = Command::ServerStarted(server, boot, addresses, has);
+            self.propose(Subject::Server(server), command);
         }
     }
 

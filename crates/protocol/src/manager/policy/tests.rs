@@ -313,7 +313,7 @@ impl World {
         let record = &self.map.servers[&me];
         if record.boot != boot || record.state != ServerState::Up {
             let has = server.logs.iter().map(|(pg, view)| (*pg, Some(*view))).collect();
-            self.say(id, ServerMessage::Started(boot, Vec::new(), has));
+            self.say(id, ServerMessage::started(&self.map, me, (boot, Vec::new(), has)));
         }
         let server = &self.servers[&id];
         let leads = |known: &Known| known.members[0] == me;
@@ -960,6 +960,41 @@ fn what_a_run_said_that_has_ended_is_not_heard() {
     }
     assert_eq!((world.views, world.map.servers[&ServerId(0)].boot), (views, boot));
     // None of this was a restart: it takes one more to be put on probation.
+    world.restart(1);
+    world.run_for(2000);
+    assert!(world.map.pgs.iter().all(PgRecord::is_active), "{:?}", world.map.pgs);
+}
+
+#[test]
+fn a_late_word_of_a_run_that_the_map_does_not_know_ends_no_run_that_followed() {
+    let mut world = World::new(14, 12);
+    world.apply(Command::RaiseClusterVersion(START_AFTER_VERSION)).unwrap();
+    world.calm_down();
+    let (me, run) = (ServerId(0), |world: &World| world.map.servers[&ServerId(0)].boot);
+    // As one that ended before it was named, or that managers which were made anew have forgotten.
+    let forgotten = BootId(run(&world).0 + 100);
+    let late = ServerMessage::started(&world.map, me, (forgotten, Vec::new(), Vec::new()));
+    world.restart(0);
+    world.calm_down();
+    let (views, next) = (world.views, world.servers[&0].boot);
+    assert_eq!(run(&world), next);
+    let plain = ServerMessage::Started(forgotten, Vec::new(), Vec::new());
+    for message in [late.clone(), late, plain] {
+        world.policy(world.leader.0, PolicyEvent::From(me, message));
+        world.run_for(1000);
+        assert_eq!((world.views, run(&world)), (views, next), "it was called late");
+    }
+    // In time it is named, and followed by the next.
+    let forgotten = BootId(next.0 + 200);
+    world.stop(0);
+    let in_time = ServerMessage::started(&world.map, me, (forgotten, Vec::new(), Vec::new()));
+    world.policy(world.leader.0, PolicyEvent::From(me, in_time));
+    world.run_for(100);
+    assert_eq!(run(&world), forgotten);
+    world.start(0);
+    world.calm_down();
+    assert_eq!(run(&world), world.servers[&0].boot);
+    // None of what was late was a restart: it takes one more to be put on probation.
     world.restart(1);
     world.run_for(2000);
     assert!(world.map.pgs.iter().all(PgRecord::is_active), "{:?}", world.map.pgs);

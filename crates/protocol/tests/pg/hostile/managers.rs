@@ -330,6 +330,11 @@ impl Draw {
                 let (boot, addresses, has) = self.started(map);
                 ServerMessage::Started(boot, addresses, has)
             }
+            1 if self.odd() => {
+                let (boot, addresses, has) = self.started(map);
+                let before = BootId(self.num(1));
+                ServerMessage::StartedAfter { before, boot, addresses, has }
+            }
             1 => ServerMessage::Heartbeat(boot),
             2 => ServerMessage::Renew { boot, sent_ms: self.num(1), led: vec![(pg, view); 3] },
             3 => ServerMessage::Told(boot, pg, view),

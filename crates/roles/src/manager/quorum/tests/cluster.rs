@@ -290,7 +290,8 @@ async fn a_manager_that_does_not_lead_hands_on_what_servers_say() {
     until(client, "moved", |map| map.servers[&server].addresses == moved).await;
 
     // Nobody but managers speaks for others.
-    let other = ServerMessage::Started(BootId(5), Vec::new(), Vec::new());
+    let start = (BootId(5), Vec::new(), Vec::new());
+    let other = ServerMessage::started(&client.map(), ServerId(0), start);
     peer.send(&ManagerMessageIn::HandedOn(ServerId(0), other), Bytes::new()).unwrap();
     let moved = vec!["again:1".to_owned()];
     let started = ServerMessage::Started(BootId(1), moved.clone(), Vec::new());
