@@ -13,7 +13,7 @@
 //! 4. Records have no version here. A record that grows changes their bytes and sums: then a manager gives changes and pages to those
 //!    servers alone that know its new form.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::codec::{self, CodecError};
 use larder_types::{BucketName, BucketRecord, LvId, MapVersion, PgId, ServerId, SessionId};
@@ -483,12 +483,17 @@ impl MapStep {
 }
 
 /// The records that changed lately in the maps that a manager has shown, for servers that have one of those.
+///
+/// Each has one place here, however often it changed: what is told is its latest content. So a few records that change again and
+/// again, as many servers that start do, drive no others out.
 #[derive(Debug, Default)]
 pub struct RecentChanges {
-    /// Each goes on from the one before.
-    steps: VecDeque<MapStep>,
-    /// Records in all of them.
-    places: usize,
+    /// Records that changed since `since`, with the version of the last map in which they did.
+    changed: BTreeMap<MapPlace, MapVersion>,
+    /// The same by these versions.
+    by_version: BTreeSet<(MapVersion, MapPlace)>,
+    /// The earliest map from which the changes are known.
+    since: MapVersion,
     /// The last map.
     until: MapVersion,
     /// Sum of its records.
@@ -503,17 +508,33 @@ impl RecentChanges {
     pub fn take(&mut self, step: MapStep) {
         assert_eq!(step.since, self.until, "steps go on from one another");
         self.until = step.until;
-        let Some(places) = &step.places else {
-            (self.sum, self.places) = (step.sum, 0);
-            self.steps.clear();
+        let Some(places) = step.places else {
+            *self = Self { since: step.until, until: step.until, sum: step.sum, ..Self::default() };
             return;
         };
         self.sum = self.sum.wrapping_add(step.sum);
-        self.places += places.len();
-        self.steps.push_back(step);
-        while self.places > RECENT_PLACES_MAX || self.steps.len() > RECENT_PLACES_MAX {
-            let gone = self.steps.pop_front().and_then(|step| step.places);
-            self.places -= gone.map_or(0, |places| places.len());
+        for place in places {
+            if let Some(before) = self.changed.insert(place.clone(), step.until) {
+                self.by_version.remove(&(before, place.clone()));
+            }
+            self.by_version.insert((step.until, place));
+        }
+        while self.changed.len() > RECENT_PLACES_MAX {
+            self.forget_oldest();
+        }
+        assert_eq!(self.changed.len(), self.by_version.len(), "each record has one place");
+    }
+
+    /// Forgets the records of the oldest version, and so the way from maps before that.
+    fn forget_oldest(&mut self) {
+        let Some((oldest, _)) = self.by_version.first() else { return };
+        self.since = *oldest;
+        while let Some((version, _)) = self.by_version.first()
+            && *version <= self.since
+        {
+            if let Some((_, place)) = self.by_version.pop_first() {
+                self.changed.remove(&place);
+            }
         }
     }
 
@@ -521,10 +542,6 @@ impl RecentChanges {
     #[must_use]
     pub fn records_sum(&self) -> u64 {
         self.sum
-    }
-
-    fn leads_from(&self, version: MapVersion) -> bool {
-        self.steps.front().is_some_and(|first| first.since <= version)
     }
 
     /// The changes that make this map, the last, of that of a version. `None` if they are not known any more.
@@ -535,12 +552,12 @@ impl RecentChanges {
         map: &Topology,
         has_secrets: bool,
     ) -> Option<MapChanges> {
-        if map.version != self.until || !self.leads_from(version) || version >= map.version {
+        if map.version != self.until || version < self.since || version >= map.version {
             return None;
         }
-        let steps = self.steps.iter().filter(|step| step.until > version);
+        let first = (MapVersion(version.0 + 1), MapPlace::Server(ServerId(0)));
         let places: BTreeSet<&MapPlace> =
-            steps.flat_map(|step| step.places.iter().flatten()).collect();
+            self.by_version.range(first..).map(|(_, place)| place).collect();
         let mut changes = MapChanges::begin(version, map, self.sum, has_secrets);
         for place in places {
             changes.add(place, map);

@@ -216,6 +216,57 @@ fn what_changed_too_long_ago_is_not_known_and_what_changes_then_is() {
     assert_eq!(changed, Ok((log.0.clone(), log.0.records_sum())));
 }
 
+/// Has these groups change, and shows the map that has it.
+fn change_groups(showing: &mut Showing, groups: std::ops::Range<usize>) -> Topology {
+    let mut map = showing.shown.clone();
+    for pg in &mut map.pgs[groups] {
+        pg.target = if pg.target.is_empty() { ids(&[0]) } else { ids(&[]) };
+    }
+    map.version = MapVersion(map.version.0 + 1);
+    showing.show(&map);
+    map
+}
+
+#[test]
+fn records_that_change_again_and_again_drive_no_others_out() {
+    let (mut log, groups) = (Log(Topology::default()), 4096);
+    log.done(Command::Found(ClusterId(9), Settings { pg_count: groups as u32, ..SETTINGS }));
+    log.done(Command::AddServer(new_server("s0"), None));
+    let first = log.0.clone();
+    let mut showing = Showing::of(&first);
+    log.done(Command::SetWeight(ServerId(0), Weight(3)));
+    showing.show(&log.0);
+    for _ in 0..RECENT_PLACES_MAX / groups + 2 {
+        let before = showing.shown.clone();
+        let map = change_groups(&mut showing, 0..groups);
+        for known in [&first, &before] {
+            let changed = with_changes(known, showing.told(known).unwrap());
+            assert_eq!(changed, Ok((map.clone(), map.records_sum())));
+        }
+    }
+}
+
+#[test]
+fn the_oldest_changes_are_forgotten_first() {
+    let mut log = Log(Topology::default());
+    log.done(Command::Found(ClusterId(9), Settings { pg_count: PG_COUNT_MAX, ..SETTINGS }));
+    log.done(Command::AddServer(new_server("s0"), None));
+    let first = log.0.clone();
+    let mut showing = Showing::of(&first);
+    let (half, all) = (RECENT_PLACES_MAX / 2, first.pgs.len());
+    let second = change_groups(&mut showing, 0..half);
+    let third = change_groups(&mut showing, half..all);
+    assert!(showing.told(&first).is_some());
+    log.0 = third.clone();
+    log.done(Command::SetWeight(ServerId(0), Weight(3)));
+    showing.show(&log.0);
+    assert_eq!(showing.told(&first), None, "one more than are remembered");
+    for known in [&second, &third] {
+        let changed = with_changes(known, showing.told(known).unwrap());
+        assert_eq!(changed, Ok((log.0.clone(), log.0.records_sum())));
+    }
+}
+
 #[test]
 fn changes_have_secrets_for_those_alone_that_may_know_them() {
     let mut log = Log::cluster(1);
