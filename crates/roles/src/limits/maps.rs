@@ -15,6 +15,12 @@ pub const MAP_TOLD_MS: u64 = 200;
 pub const MAP_PAGE_BYTES: usize = 512 * 1024;
 /// Most pages in a manager's memory on their way to servers. A request above that waits, and is then refused as busy.
 pub const MAP_PAGES_MAX: usize = 128;
+/// Pages that a manager cuts at once. Each takes milliseconds of a processor that heartbeats need, too.
+pub const MAP_CUTS_MAX: usize = 2;
+/// Pages of one map that those who ask for them may share.
+pub const MAP_PAGES_SHARED_MAX: usize = 2 * MAP_PAGES_MAX;
+/// Bytes of a map that is told in one answer to a server that takes pages. A longer answer is late when many servers start.
+pub const MAP_WHOLE_BYTES_MAX: usize = 2 * MAP_PAGE_BYTES;
 /// Milliseconds after a page, or a word that none can be had now, after which another manager is asked too.
 pub const MAP_PAGE_LATE_MS: u64 = 3_000;
 /// Time for which the same page is asked for again and again.
@@ -28,8 +34,9 @@ pub const MAP_CHANGES_SHARED_MAX: usize = 64;
 
 const _: () = assert!(
     2 * MAP_PAGE_BYTES <= larder_net::limits::PAYLOAD_BYTES_MAX
+        && MAP_WHOLE_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX
         && MAP_CHANGES_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX,
-    "a page of the map fits a frame, and so do its changes"
+    "a page of the map fits a frame, and so do its changes, and a map that comes at once"
 );
 const _: () = assert!(
     MAP_PAGE_LATE_MS > MAP_WAIT_MS && MAP_PAGE_PATIENCE.as_millis() > MAP_ANSWER_MS as u128,

@@ -8,28 +8,29 @@
 //!    asks then for what has changed since ([`MapGathering`](larder_protocol::manager::state::MapGathering)).
 //! 4. A map that is told, as a whole or by what changed, is judged by itself for whether the asker may know its secrets.
 //! 5. Pages on their way to servers, and changes that are kept for more who ask, are bounded.
+//! 6. A page is cut once for all who ask for it while it is on its way, and on no thread that carries messages.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_identity::{Role, Subject};
-use larder_net::limits::PAYLOAD_BYTES_MAX;
 use larder_protocol::manager::state::{
     MapChanges, MapPlace, MapStep, MapVersion, RecentChanges, RootRecord, ServerState, Topology,
 };
 use larder_types::{BucketState, Epoch, Sharing};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::blocking;
 use crate::limits::{
-    MAP_CHANGES_BYTES_MAX, MAP_CHANGES_SHARED_MAX, MAP_PAGE_BYTES, MAP_PAGES_MAX, MAP_WAIT_MS,
-    PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
-    PROTOCOL_MAP_CHANGES, PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS,
-    PROTOCOL_TIMELINES,
+    MAP_CHANGES_BYTES_MAX, MAP_CHANGES_SHARED_MAX, MAP_CUTS_MAX, MAP_PAGE_BYTES, MAP_PAGES_MAX,
+    MAP_PAGES_SHARED_MAX, MAP_WAIT_MS, MAP_WHOLE_BYTES_MAX, PROTOCOL_CLUSTER_VERSION,
+    PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_MAP_CHANGES,
+    PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS, PROTOCOL_TIMELINES,
 };
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
@@ -49,7 +50,12 @@ pub(crate) struct Published {
     records_sum: u64,
     /// Changes since earlier versions, encoded, with secrets and without; `None` if they are too long.
     changes: Mutex<BTreeMap<(MapVersion, bool), Option<Bytes>>>,
+    /// Pages that are on their way to servers, or are being cut.
+    pages: Mutex<BTreeMap<PageKey, Weak<SharedPage>>>,
 }
+
+/// The place at which a page begins, the first record if none, and true for one with secrets.
+type PageKey = (Option<MapPlace>, bool);
 
 impl Published {
     fn new(map: Topology, records_sum: u64) -> Arc<Self> {
@@ -65,6 +71,22 @@ impl Published {
             shared.insert(at, bytes.clone());
         }
         bytes
+    }
+
+    /// The page that begins at a place, with or without secrets: the one that others have asked for, or a new one.
+    fn shared_page(&self, at: &PageKey) -> Arc<SharedPage> {
+        let mut pages = self.pages.lock();
+        if let Some(page) = pages.get(at).and_then(Weak::upgrade) {
+            return page;
+        }
+        if pages.len() >= MAP_PAGES_SHARED_MAX {
+            pages.retain(|_, page| page.strong_count() > 0);
+        }
+        let page = Arc::<SharedPage>::default();
+        if pages.len() < MAP_PAGES_SHARED_MAX {
+            pages.insert(at.clone(), Arc::downgrade(&page));
+        }
+        page
     }
 
     /// Its bytes, encoded at the first call.
@@ -165,7 +187,9 @@ pub(crate) struct Maps {
     versions: VersionWatch,
     /// Room for pages on their way.
     pages: Arc<Semaphore>,
-    /// The fewest volumes of a map that was longer than a frame may be. Later maps with as many are not encoded to find that out.
+    /// Turns to cut one.
+    cuts: Arc<Semaphore>,
+    /// The fewest volumes of a map that was longer than is told at once. Later maps with as many are not encoded to find that out.
     long_from: Arc<AtomicUsize>,
 }
 
@@ -177,6 +201,7 @@ pub(super) fn maps() -> (Publisher, Maps) {
         shown: Arc::clone(&shown),
         versions: versions.subscribe(),
         pages: Arc::new(Semaphore::new(MAP_PAGES_MAX)),
+        cuts: Arc::new(Semaphore::new(MAP_CUTS_MAX)),
         long_from: Arc::new(AtomicUsize::new(usize::MAX)),
     };
     (Publisher { shown, versions }, maps)
@@ -215,9 +240,12 @@ pub(super) enum Later {
     Changes(Bytes),
     /// All of it.
     Whole(Bytes),
-    /// It is longer than a frame may be: by [`Maps::page`].
+    /// It is longer than [`MAP_WHOLE_BYTES_MAX`]: by [`Maps::page`].
     Pages,
 }
+
+/// No page was cut: the process ends.
+struct NoPage;
 
 /// A page with the room that it takes up until it has left.
 struct OnItsWay {
@@ -225,9 +253,16 @@ struct OnItsWay {
     _room: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for OnItsWay {
+/// A page for all who ask for it, once it is cut. Its room is free when nobody sends it any more.
+#[derive(Default)]
+struct SharedPage(OnceCell<OnItsWay>);
+
+/// One that is cut.
+struct PageBytes(Arc<SharedPage>);
+
+impl AsRef<[u8]> for PageBytes {
     fn as_ref(&self) -> &[u8] {
-        &self.page
+        self.0.0.get().map_or(&[], |cut| &cut.page)
     }
 }
 
@@ -266,7 +301,7 @@ impl Maps {
         let lvs = newest.map.lvs.len();
         if lvs < self.long_from.load(Ordering::Relaxed) {
             let whole = newest.encoded_for(protocol, checks);
-            if whole.len() <= PAYLOAD_BYTES_MAX {
+            if whole.len() <= MAP_WHOLE_BYTES_MAX {
                 return Later::Whole(whole);
             }
             self.long_from.fetch_min(lvs, Ordering::Relaxed);
@@ -277,12 +312,24 @@ impl Maps {
     /// The page of the map shown that begins at a place, or the first. It waits for room for it, and `None` is for one who is to
     /// ask again.
     pub(super) async fn page(&self, from: Option<MapPlace>, asker: &Subject) -> Option<Bytes> {
-        let room = self.pages.clone().acquire_owned();
-        let room = timeout(Duration::from_millis(MAP_WAIT_MS), room).await.ok()?.ok()?;
         let newest = self.newest();
-        let checks = checks_requests(asker, &newest.map);
-        let page = newest.map.page(from.as_ref(), newest.records_sum, MAP_PAGE_BYTES, checks);
-        Some(Bytes::from_owner(OnItsWay { page: page.encode(), _room: room }))
+        let at = (from, checks_requests(asker, &newest.map));
+        let shared = newest.shared_page(&at);
+        // If the one who cuts it gives up, the next of those who wait does.
+        let cut = shared.0.get_or_try_init(|| self.cut(newest, at));
+        timeout(Duration::from_millis(MAP_WAIT_MS), cut).await.ok()?.ok()?;
+        Some(Bytes::from_owner(PageBytes(shared)))
+    }
+
+    async fn cut(&self, of: Arc<Published>, (from, checks): PageKey) -> Result<OnItsWay, NoPage> {
+        let room = self.pages.clone().acquire_owned().await.map_err(|_| NoPage)?;
+        let turn = self.cuts.clone().acquire_owned().await.map_err(|_| NoPage)?;
+        let cut = blocking::run(move || {
+            let _turn = turn;
+            let page = of.map.page(from.as_ref(), of.records_sum, MAP_PAGE_BYTES, checks);
+            OnItsWay { page: page.encode(), _room: room }
+        });
+        cut.await.map_err(|_| NoPage)
     }
 
     /// Waits for the first map that meets a condition.
@@ -346,17 +393,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pages_on_their_way_are_bounded() {
+    async fn pages_on_their_way_are_bounded_and_shared_by_those_who_ask_for_the_same() {
         let (publisher, maps) = maps();
-        publisher.publish(Topology { version: MapVersion(1), ..Topology::default() });
         let page = async || maps.page(None, &asker(Role::Data)).await;
+        let show = |version| {
+            publisher.publish(Topology { version: MapVersion(version), ..Topology::default() });
+        };
         let mut pages = Vec::new();
-        for _ in 0..MAP_PAGES_MAX {
+        for version in 1..=MAP_PAGES_MAX as u64 {
+            show(version);
             pages.push(page().await.unwrap());
         }
-        assert_eq!(page().await, None);
-        drop(pages.pop().unwrap().slice(1..));
-        assert_eq!(page().await.as_ref(), pages.last());
+        let last = pages.pop().unwrap();
+        let all = futures::future::join_all((0..2 * MAP_PAGES_MAX).map(|_| page())).await;
+        assert!(all.iter().flatten().all(|it| it.as_ptr() == last.as_ptr()));
+        assert_eq!(all.iter().flatten().count(), all.len());
+        show(MAP_PAGES_MAX as u64 + 1);
+        drop(last);
+        assert_eq!(page().await, None, "it is on its way to others");
+        drop(all);
+        let other = page().await.unwrap();
+        assert!(!pages.contains(&other), "of the next map");
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_at_once_for_a_page_have_it_cut_once() {
+        let (publisher, maps) = maps();
+        publisher.publish(Topology { version: MapVersion(1), ..Topology::default() });
+        let page = async || maps.page(None, &asker(Role::Data)).await.unwrap();
+        let all = futures::future::join_all((0..2 * MAP_PAGES_MAX).map(|_| page())).await;
+        assert!(all.iter().all(|it| it.as_ptr() == all[0].as_ptr()));
+        assert_eq!(maps.pages.available_permits(), MAP_PAGES_MAX - 1);
+        drop(all);
+        assert_eq!(maps.pages.available_permits(), MAP_PAGES_MAX);
+    }
+
+    #[test]
+    fn places_that_nobody_has_are_shared_by_few() {
+        let shown = Published::default();
+        let at = |lv: u32| (Some(MapPlace::Lv(larder_types::LvId(lv))), false);
+        let all: Vec<_> =
+            (0..2 * MAP_PAGES_SHARED_MAX as u32).map(|lv| shown.shared_page(&at(lv))).collect();
+        assert_eq!(shown.pages.lock().len(), MAP_PAGES_SHARED_MAX);
+        drop(all);
+        let _page = shown.shared_page(&at(7));
+        drop(shown.shared_page(&at(u32::MAX)));
+        assert_eq!(shown.pages.lock().len(), 2, "those of whom nobody asks any more are forgotten");
     }
 
     #[test]
@@ -379,13 +461,12 @@ mod tests {
         };
         assert_eq!(told(2).as_ptr(), told(2).as_ptr());
         assert_ne!(told(1), told(2));
-        // Changes that are too long, and then a map that is, too.
-        publisher.publish(map(4, MAP_CHANGES_BYTES_MAX));
+        // Changes that are too long, and so is the map.
         let since =
             |known| maps.since((MapVersion(known), None), &asker(Role::Data), PROTOCOL_MAP_CHANGES);
-        assert!(matches!((since(3), since(3)), (Later::Whole(_), Later::Whole(_))));
-        publisher.publish(map(5, PAYLOAD_BYTES_MAX));
-        assert!(matches!((since(0), since(0)), (Later::Pages, Later::Pages)));
+        assert!(matches!((since(0), since(0)), (Later::Whole(_), Later::Whole(_))));
+        publisher.publish(map(4, MAP_WHOLE_BYTES_MAX.max(MAP_CHANGES_BYTES_MAX)));
+        assert!(matches!((since(3), since(0)), (Later::Pages, Later::Pages)));
     }
 
     #[test]

@@ -239,12 +239,15 @@ async fn a_map_of_very_many_volumes_comes_in_pages_and_after_that_what_changes()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_map_that_fits_a_frame_comes_at_once() {
-    let manager = Showing::start().await;
-    let whole = map(100_000);
-    manager.show(&whole);
-    assert_eq!(*first(&manager.client()).await, whole);
-    assert_eq!(manager.asked("map_page"), 0);
+async fn a_short_map_comes_at_once_and_a_longer_one_in_pages_though_it_fits_a_frame() {
+    for (volumes, in_pages) in [(10_000, false), (100_000, true)] {
+        let manager = Showing::start().await;
+        let whole = map(volumes);
+        assert!(whole.encode().len() <= PAYLOAD_BYTES_MAX);
+        manager.show(&whole);
+        assert_eq!(*first(&manager.client()).await, whole);
+        assert_eq!(manager.asked("map_page") > 0, in_pages);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
