@@ -5,6 +5,8 @@ mod colocated;
 mod contacts;
 mod deferred_orders;
 mod fetch;
+mod fetch_state;
+mod map_sources;
 mod map_store;
 mod presence;
 mod stored_map;

@@ -23,6 +23,14 @@ pub const MAP_PAGES_SHARED_MAX: usize = 2 * MAP_PAGES_MAX;
 pub const MAP_WHOLE_BYTES_MAX: usize = 2 * MAP_PAGE_BYTES;
 /// Milliseconds after a page, or a word that none can be had now, after which another manager is asked too.
 pub const MAP_PAGE_LATE_MS: u64 = 3_000;
+/// Milliseconds after a page for which the word that none can be had now keeps others from being asked.
+pub const MAP_BUSY_MS: u64 = 10_000;
+/// Milliseconds for which pages may be of an earlier map than others tell of. Then the manager is behind, and is left.
+pub const MAP_BEHIND_MS: u64 = 3_000;
+/// Milliseconds after the start, or a page, for which the word that no page can be had now makes a start wait longer.
+pub const START_BUSY_MS_MAX: u64 = 120_000;
+/// Milliseconds after which a start gives up, also if pages come.
+pub const START_MS_MAX: u64 = 900_000;
 /// Time for which the same page is asked for again and again.
 pub const MAP_PAGE_PATIENCE: Duration = Duration::from_secs(60);
 /// Times that a map is fetched anew from a manager that cannot tell any more what changed meanwhile.
@@ -39,6 +47,12 @@ const _: () = assert!(
     "a page of the map fits a frame, and so do its changes, and a map that comes at once"
 );
 const _: () = assert!(
-    MAP_PAGE_LATE_MS > MAP_WAIT_MS && MAP_PAGE_PATIENCE.as_millis() > MAP_ANSWER_MS as u128,
+    MAP_PAGE_LATE_MS > MAP_WAIT_MS
+        && MAP_BUSY_MS > MAP_PAGE_LATE_MS
+        && MAP_PAGE_PATIENCE.as_millis() > MAP_ANSWER_MS as u128,
     "a manager that has pages for others first is not late, and a page that was lost is asked for again"
+);
+const _: () = assert!(
+    START_BUSY_MS_MAX > super::START_PATIENCE_MS && START_MS_MAX > START_BUSY_MS_MAX,
+    "a start that hears of its map waits longer than one that does not"
 );

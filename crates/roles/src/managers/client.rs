@@ -12,7 +12,7 @@
 //! 6. What a manager says counts as heard only if its map is the latest that is shown here, or becomes it.
 //! 7. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,16 +32,16 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::fetch::{Fetch, Held, Progress, Told};
+use super::fetch::{Fetch, FetchState, Held, Progress, Told};
+use super::map_sources::{MapQuery, MapSources, longer};
 use super::{
     Colocated, Contacts, Managers, MapStore, NotIssued, NotProposed, OlderMap, VersionWatch,
     Versions,
 };
 use crate::clock::since_1970_ms;
 use crate::limits::{
-    AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX,
-    MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_TOLD_MS, OLDER_MAP_TOLD_MS, PROPOSE_WAIT_MS,
-    PROTOCOL_BEATS, SAID_TO_MANAGERS,
+    AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_TOLD_MS,
+    OLDER_MAP_TOLD_MS, PROPOSE_WAIT_MS, PROTOCOL_BEATS, SAID_TO_MANAGERS,
 };
 use crate::planted::{Bug, has};
 use crate::wire::{Beat, ManagerCall, ManagerMessageIn, ManagerReply};
@@ -64,9 +64,9 @@ struct Known {
     older: watch::Sender<Option<OlderMap>>,
     /// The time since when only such maps arrived, and true once that was logged.
     older_since: Mutex<Option<(Instant, bool)>>,
-    /// The latest version that a message referred to.
-    told: watch::Sender<MapVersion>,
-    /// The last known leader.
+    /// The state of the fetches of maps.
+    fetches: FetchState,
+    /// The manager that led when last it mattered.
     leader: Mutex<Option<ServerId>>,
     /// Messages sent so far.
     said: AtomicUsize,
@@ -110,7 +110,7 @@ impl ManagersClient {
             map_store,
             older: watch::Sender::new(None),
             older_since: Mutex::new(None),
-            told: watch::Sender::new(MapVersion(0)),
+            fetches: FetchState::default(),
             leader: Mutex::new(None),
             said: AtomicUsize::new(0),
             beats: AtomicUsize::new(0),
@@ -124,6 +124,13 @@ impl ManagersClient {
             })
         });
         Self { known, following, keeping, colocated: None }
+    }
+
+    /// The time at which a start that began then gives up, unless there is a map. The patience begins anew when a manager tells
+    /// a part of it, or that it is busy telling others.
+    #[must_use]
+    pub fn start_gives_up(&self, begun: Instant, patience: Duration) -> Instant {
+        self.known.fetches.signs().give_up(begun, patience)
     }
 
     /// The same for a server beside others in its process.
@@ -230,11 +237,7 @@ impl Managers for ManagersClient {
     }
 
     fn told_of(&self, version: MapVersion) {
-        self.known.told.send_if_modified(|told| {
-            let is_later = version > *told;
-            *told = (*told).max(version);
-            is_later
-        });
+        self.known.fetches.told_of(version);
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
@@ -350,7 +353,7 @@ impl Known {
 
     /// Returns once a later map has been announced, and has had time to arrive.
     async fn overdue(&self, known: MapVersion) {
-        if self.told.subscribe().wait_for(|told| *told > known).await.is_err() {
+        if self.fetches.told().wait_for(|told| *told > known).await.is_err() {
             return pending().await;
         }
         sleep(Duration::from_millis(MAP_TOLD_MS)).await;
@@ -411,87 +414,12 @@ impl Known {
     }
 }
 
-fn longer(pause: Duration) -> Duration {
-    (pause * 2).min(Duration::from_millis(MANAGERS_PAUSE_MS_MAX))
-}
-
-/// A question for a newer map.
-#[derive(Debug, Clone)]
-struct MapQuery {
-    question: u64,
-    manager: ServerId,
-    progress: Arc<Progress>,
-}
-
-/// Chooses the manager to ask next for a newer map.
-struct MapSources {
-    avoided: BTreeMap<ServerId, Instant>,
-    turn: usize,
-    failures: usize,
-    pause: Duration,
-    /// A manager has answered since all of them failed last: the next such failure is logged at `WARN`.
-    is_answered: bool,
-}
-
-impl MapSources {
-    fn new() -> Self {
-        let pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
-        Self { avoided: BTreeMap::new(), turn: 0, failures: 0, pause, is_answered: false }
-    }
-
-    /// The manager to query next; `None` if requests to all are under way.
-    fn next(&mut self, all: &[ServerId], asked: &BTreeSet<ServerId>) -> Option<ServerId> {
-        let now = Instant::now();
-        self.avoided.retain(|_, until| *until > now);
-        let in_turn = (0..all.len()).map(|at| all[(self.turn + at) % all.len()]);
-        let free = in_turn.filter(|it| !asked.contains(it));
-        free.clone().find(|it| !self.avoided.contains_key(it)).or(free.min())
-    }
-
-    /// One is late: others are asked for a while.
-    fn late(&mut self, manager: ServerId) {
-        self.avoided.insert(manager, Instant::now() + Duration::from_millis(MANAGER_AVOIDED_MS));
-        self.turn = self.turn.wrapping_add(1);
-    }
-
-    /// A manager with a newer map is queried again, else another one.
-    fn answered(&mut self, has_news: bool) {
-        if self.pause > Duration::from_millis(MANAGERS_PAUSE_MS_MIN) {
-            tracing::info!("a manager responded");
-        }
-        (self.failures, self.is_answered) = (0, true);
-        self.pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
-        if !has_news {
-            self.turn = self.turn.wrapping_add(1);
-        }
-    }
-
-    /// One did not answer, or none is known; of so many, how long to wait if it was the last.
-    fn failed(&mut self, manager: Option<ServerId>, of: usize) -> Option<Duration> {
-        manager.into_iter().for_each(|manager| self.late(manager));
-        self.failures += 1;
-        if self.failures < of {
-            return None;
-        }
-        match std::mem::take(&mut self.is_answered) {
-            true => tracing::warn!(managers = of, "no manager responds"),
-            // No manager has answered since the start, or since the last warning.
-            false => tracing::debug!(managers = of, "no manager responds"),
-        }
-        self.avoided.clear();
-        self.failures = 0;
-        let pause = self.pause;
-        self.pause = longer(pause);
-        Some(pause)
-    }
-}
-
-/// Asks one manager after the other for newer maps. While one is late, another is asked as well.
+/// Asks one manager after the other for newer maps; one that is late goes on being asked, and another beside it.
 async fn follow(known: Arc<Known>) {
     let mut turns = MapSources::new();
     let mut asking = FuturesUnordered::new();
-    let mut asked_now = BTreeSet::new();
-    // The manager of the last request, while it is not late; no other is asked meanwhile.
+    let mut asked_now: BTreeMap<ServerId, MapQuery> = BTreeMap::new();
+    // The manager that was asked last, and is not late yet; nobody else is asked meanwhile.
     let mut last: Option<MapQuery> = None;
     // Nobody is asked before that.
     let mut paused: Option<Instant> = None;
@@ -499,6 +427,8 @@ async fn follow(known: Arc<Known>) {
     loop {
         let held = known.held.read().clone();
         let all = known.contacts.all(&held.map);
+        // One that was late with its first page, and whose pages come by now, is waited for.
+        last = last.or_else(|| asked_now.values().find(|it| it.progress.is_gathering()).cloned());
         if last.is_none()
             && paused.is_none()
             && let Some(manager) = turns.next(&all, &asked_now)
@@ -507,7 +437,7 @@ async fn follow(known: Arc<Known>) {
             let progress = Arc::new(Progress::begin());
             let asked = MapQuery { question: questions, manager, progress };
             asking.push(answer(known.clone(), held.clone(), asked.clone()));
-            asked_now.insert(manager);
+            asked_now.insert(manager, asked.clone());
             last = Some(asked);
         }
         let pause = tokio::select! {
@@ -534,8 +464,8 @@ async fn follow(known: Arc<Known>) {
                 None
             }
             () = known.overdue(held.map.version), if last.is_some() => {
-                // That map, or a later one, is coming page by page.
-                if !last.as_ref().is_some_and(|last| last.progress.has_pages()) {
+                // That map, or a later one, is coming page by page; a manager whose pages are of an earlier one is left.
+                if !last.as_ref().is_some_and(|last| last.progress.is_gathering()) {
                     last = None;
                     turns.answered(false);
                 }
@@ -583,6 +513,7 @@ async fn ask_map(known: &Known, held: &Held, asked: &MapQuery) -> Result<bool, S
         shown: known.version.subscribe(),
         manager: asked.manager,
         progress: &asked.progress,
+        fetches: &known.fetches,
     };
     match fetch.later().await? {
         Told::Later(newer) => {

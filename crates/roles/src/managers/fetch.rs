@@ -7,26 +7,28 @@
 //! 3. A map is the latest that its manager had at its last answer, also one that came in pages while it changed.
 //! 4. A page that was lost, or that the manager has no room for, is asked for again: nothing else is fetched twice for it. Nor is
 //!    another manager asked beside one whose pages come.
-//! 5. A manager of an earlier release is asked as before: it knows neither, and answers with the whole map at once.
+//! 5. One fetch of a client gathers pages at a time, unless pages come to it no more, or its manager is behind.
+//! 6. A manager of an earlier release is asked as before: it knows neither, and answers with the whole map at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_net::{CallError, Rejected, Unknown};
+use larder_net::{CallError, Rejected, Side, Unknown};
 use larder_protocol::limits::MAP_BYTES_MAX;
 use larder_protocol::manager::state::{
     BadChanges, MapChanges, MapGathering, MapPage, MapVersion, Topology,
 };
 use larder_types::ServerId;
-use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
+use super::fetch_state::Behind;
+pub(super) use super::fetch_state::{FetchState, Progress};
 use super::{Contacts, VersionWatch};
+use crate::blocking;
 use crate::limits::{
-    MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_FETCHES_MAX, MAP_LATE_MS,
-    MAP_PAGE_LATE_MS, MAP_PAGE_PATIENCE, MAP_WAIT_MS,
+    MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_FETCHES_MAX,
+    MAP_PAGE_PATIENCE, MAP_WAIT_MS,
 };
 use crate::wire::{ManagerCall, ManagerReply};
 
@@ -40,43 +42,6 @@ pub(super) struct Held {
 impl Held {
     fn of((map, sum): (Topology, u64)) -> Self {
         Self { map: Arc::new(map), sum }
-    }
-}
-
-/// The progress of a manager that was asked.
-#[derive(Debug)]
-pub(super) struct Progress {
-    late_at: Mutex<Instant>,
-    has_pages: AtomicBool,
-}
-
-impl Progress {
-    /// For a request to a manager that is not late yet. A working manager answers in time, if only that it has no newer
-    /// map.
-    pub(super) fn begin() -> Self {
-        let late_at = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
-        Self { late_at: Mutex::new(late_at), has_pages: AtomicBool::new(false) }
-    }
-
-    /// Returns when it is late.
-    pub(super) async fn late(&self) {
-        loop {
-            let late_at = *self.late_at.lock();
-            if late_at <= Instant::now() {
-                return;
-            }
-            sleep_until(late_at).await;
-        }
-    }
-
-    /// Returns true if pages come from it.
-    pub(super) fn has_pages(&self) -> bool {
-        self.has_pages.load(Ordering::Relaxed)
-    }
-
-    fn page_came(&self) {
-        self.has_pages.store(true, Ordering::Relaxed);
-        *self.late_at.lock() = Instant::now() + Duration::from_millis(MAP_PAGE_LATE_MS);
     }
 }
 
@@ -98,7 +63,8 @@ pub(super) struct Fetch<'a> {
     /// Version of the map that is shown, which may be later than the one held by now.
     pub(super) shown: VersionWatch,
     pub(super) manager: ServerId,
-    pub(super) progress: &'a Progress,
+    pub(super) progress: &'a Arc<Progress>,
+    pub(super) fetches: &'a FetchState,
 }
 
 impl Fetch<'_> {
@@ -120,7 +86,12 @@ impl Fetch<'_> {
             Ok((ManagerReply::Unchanged, _)) => Ok(Told::Nothing),
             Ok((other, _)) => Err(no_answer(&other)),
             Err(CallError::Rejected(Rejected::NotUnderstood)) => self.at_once().await,
-            Err(error) => Err(error.to_string()),
+            Err(error) => {
+                if matches!(error, CallError::Busy(Side::There)) {
+                    self.fetches.is_busy();
+                }
+                Err(error.to_string())
+            }
         }
     }
 
@@ -143,17 +114,22 @@ impl Fetch<'_> {
         }
     }
 
+    /// The map that begins with this page, if the turn to gather one is this fetch's.
+    async fn pages(&self, first: Bytes) -> Result<Told, String> {
+        let gathered = self.gather(first).await;
+        self.fetches.leave(self.progress);
+        gathered
+    }
+
     /// The map that begins with this page, with what changes while the others come.
-    async fn pages(&self, mut first: Bytes) -> Result<Told, String> {
+    async fn gather(&self, mut first: Bytes) -> Result<Told, String> {
         for _ in 0..MAP_FETCHES_MAX {
             let Some(gathered) = self.gathered(&first).await? else { return Ok(Told::Overtaken) };
-            let ended = match gathered.lacks() {
-                None => gathered.end(None),
+            let changes = match gathered.lacks() {
+                None => None,
                 Some((known, timeline)) => {
                     match self.part(&ManagerCall::MapSince { known, timeline }).await? {
-                        (ManagerReply::MapChanges, payload) => MapChanges::decode(&payload)
-                            .map_err(BadChanges::from)
-                            .and_then(|changes| gathered.end(Some(&changes))),
+                        (ManagerReply::MapChanges, payload) => Some(payload),
                         (ManagerReply::Map, payload) => return decoded(&payload),
                         (ManagerReply::MapPage, anew) => {
                             tracing::debug!(manager = %self.manager, "restarting the fetch of a long map: too much has changed");
@@ -164,22 +140,29 @@ impl Fetch<'_> {
                     }
                 }
             };
+            // All records are looked through: not on a thread that carries messages.
+            let ended = blocking::run(move || {
+                let changes = changes.map(|payload| MapChanges::decode(&payload)).transpose()?;
+                gathered.end(changes.as_ref())
+            });
+            let ended = ended.await.map_err(|ended| ended.to_string())?;
             return ended.map(Held::of).map(Told::Later).map_err(|error| error.to_string());
         }
         Err("the map changes too much while it is fetched".to_owned())
     }
 
-    /// All pages; `None` if another manager's map is shown meanwhile.
+    /// All pages; `None` if another manager's map is shown meanwhile, or another fetch gathers one.
     async fn gathered(&self, first: &[u8]) -> Result<Option<MapGathering>, String> {
         let read = |page: &[u8]| MapPage::decode(page).map_err(|error| error.to_string());
         let mut gathering = MapGathering::begin(read(first)?).map_err(|error| error.to_string())?;
-        let mut bytes = first.len() as u64;
+        let (mut bytes, mut behind) = (first.len() as u64, Behind::default());
         loop {
-            self.progress.page_came();
-            if self.shown.latest() > self.held.map.version {
+            if !self.fetches.page_came(self.progress) || self.shown.latest() > self.held.map.version
+            {
                 return Ok(None);
             }
             let Some(from) = gathering.next() else { return Ok(Some(gathering)) };
+            let told = *self.fetches.told().borrow();
             let page = match self.part(&ManagerCall::MapPage(from.clone())).await? {
                 (ManagerReply::MapPage, page) => page,
                 (other, _) => return Err(no_answer(&other)),
@@ -189,6 +172,9 @@ impl Fetch<'_> {
                 return Err(format!("a map of more than {MAP_BYTES_MAX} bytes is too long"));
             }
             gathering.take(read(&page)?).map_err(|error| error.to_string())?;
+            if behind.page(gathering.version() < told, Instant::now()) {
+                return Err(format!("its map is behind: others tell of {told}"));
+            }
         }
     }
 
@@ -202,8 +188,11 @@ impl Fetch<'_> {
                 Err(error) => error,
             };
             let is_lost = match &error {
-                CallError::Busy(_) => {
-                    self.progress.page_came();
+                CallError::Busy(side) => {
+                    if *side == Side::There {
+                        self.progress.is_busy();
+                        self.fetches.is_busy();
+                    }
                     true
                 }
                 CallError::Unknown(Unknown::Late | Unknown::Broken(_)) => true,
@@ -241,29 +230,5 @@ fn decoded(bytes: &[u8]) -> Result<Told, String> {
             let sum = map.records_sum();
             Ok(Told::Later(Held::of((map, sum))))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_manager_whose_pages_come_is_not_late() {
-        let (begun, progress) = (Instant::now(), Arc::new(Progress::begin()));
-        assert!(!progress.has_pages());
-        let late = tokio::spawn({
-            let progress = progress.clone();
-            async move { progress.late().await }
-        });
-        let pages = 5;
-        for _ in 0..pages {
-            sleep(Duration::from_millis(MAP_WAIT_MS)).await;
-            progress.page_came();
-        }
-        assert!(progress.has_pages() && !late.is_finished());
-        late.await.unwrap();
-        let passed = Duration::from_millis(pages * MAP_WAIT_MS + MAP_PAGE_LATE_MS);
-        assert_eq!(begun.elapsed().as_millis(), passed.as_millis());
     }
 }

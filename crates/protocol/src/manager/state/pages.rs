@@ -123,6 +123,12 @@ impl MapGathering {
         Ok(gathering)
     }
 
+    /// Version of the map that the last page was cut from.
+    #[must_use]
+    pub fn version(&self) -> MapVersion {
+        self.last.version
+    }
+
     /// The place of which the next page is asked for; `None` if all pages are here.
     #[must_use]
     pub fn next(&self) -> Option<&MapPlace> {

@@ -1,0 +1,256 @@
+//! The state of the fetches of maps: how far each is, which one gathers pages, and what that means for a start.
+//!
+//! # Invariants
+//!
+//! 1. One fetch of a client gathers pages at a time. It keeps its turn while pages come, and loses it once it is late.
+//! 2. The word of a manager that no page can be had now is no page. It keeps others from being asked, and a start from giving up,
+//!    for a while alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_protocol::manager::state::MapVersion;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::limits::{
+    MAP_BEHIND_MS, MAP_BUSY_MS, MAP_LATE_MS, MAP_PAGE_LATE_MS, MAP_WAIT_MS, START_BUSY_MS_MAX,
+    START_MS_MAX,
+};
+
+const PAGE_LATE: Duration = Duration::from_millis(MAP_PAGE_LATE_MS);
+
+/// The progress of a manager that was asked.
+#[derive(Debug)]
+pub(super) struct Progress(Mutex<ProgressState>);
+
+#[derive(Debug)]
+struct ProgressState {
+    late_at: Instant,
+    /// The time of the last page.
+    page_at: Option<Instant>,
+}
+
+impl Progress {
+    /// Of one that is asked now. A manager that works has answered before it is late, if only that it knows no newer map.
+    pub(super) fn begin() -> Self {
+        let late_at = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
+        Self(Mutex::new(ProgressState { late_at, page_at: None }))
+    }
+
+    /// Returns when it is late.
+    pub(super) async fn late(&self) {
+        loop {
+            let late_at = self.0.lock().late_at;
+            if late_at <= Instant::now() {
+                return;
+            }
+            sleep_until(late_at).await;
+        }
+    }
+
+    /// Returns true if pages come from it, and it is not late.
+    pub(super) fn is_gathering(&self) -> bool {
+        let state = self.0.lock();
+        state.page_at.is_some() && state.late_at > Instant::now()
+    }
+
+    fn page_came(&self) {
+        let now = Instant::now();
+        *self.0.lock() = ProgressState { late_at: now + PAGE_LATE, page_at: Some(now) };
+    }
+
+    /// It says that it has no room for the next page.
+    pub(super) fn is_busy(&self) {
+        let (mut state, now) = (self.0.lock(), Instant::now());
+        let longest = Duration::from_millis(MAP_BUSY_MS);
+        if state.page_at.is_some_and(|page_at| now < page_at + longest) {
+            state.late_at = now + PAGE_LATE;
+        }
+    }
+}
+
+/// Finds a manager whose pages come to be behind: for long it has not heard of what others told before a page was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Behind(Option<Instant>);
+
+impl Behind {
+    /// A page came, of an earlier map than others told of or not. Returns true if all did for too long.
+    pub(super) fn page(&mut self, is_earlier: bool, now: Instant) -> bool {
+        let since = is_earlier.then(|| self.0.unwrap_or(now));
+        self.0 = since;
+        since.is_some_and(|since| now >= since + Duration::from_millis(MAP_BEHIND_MS))
+    }
+}
+
+/// The signs that managers gave a client of the map that it waits for.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Signs {
+    page_at: Option<Instant>,
+    busy_at: Option<Instant>,
+}
+
+impl Signs {
+    /// The time at which a start gives up that began then, with this patience.
+    pub(super) fn give_up(self, begun: Instant, patience: Duration) -> Instant {
+        let since = self.page_at.map_or(begun, |page_at| page_at.max(begun));
+        let busy_until = since + Duration::from_millis(START_BUSY_MS_MAX);
+        let since = self.busy_at.map_or(since, |busy_at| busy_at.clamp(since, busy_until));
+        (since + patience).min(begun + Duration::from_millis(START_MS_MAX))
+    }
+}
+
+/// The state that all fetches of a client share.
+#[derive(Debug)]
+pub(super) struct FetchState {
+    /// The latest version that somebody told of.
+    told: watch::Sender<MapVersion>,
+    /// The fetch that gathers pages.
+    gathers: Mutex<Option<Arc<Progress>>>,
+    signs: Mutex<Signs>,
+}
+
+impl Default for FetchState {
+    fn default() -> Self {
+        let told = watch::Sender::new(MapVersion(0));
+        Self { told, gathers: Mutex::default(), signs: Mutex::default() }
+    }
+}
+
+impl FetchState {
+    /// Somebody told of a map of this version.
+    pub(super) fn told_of(&self, version: MapVersion) {
+        self.told.send_if_modified(|told| {
+            let is_later = version > *told;
+            *told = (*told).max(version);
+            is_later
+        });
+    }
+
+    /// The latest version that somebody told of.
+    pub(super) fn told(&self) -> watch::Receiver<MapVersion> {
+        self.told.subscribe()
+    }
+
+    /// A page came to a fetch. Returns true if it gathers pages from now on: none comes to another that is not late.
+    pub(super) fn page_came(&self, progress: &Arc<Progress>) -> bool {
+        self.signs.lock().page_at = Some(Instant::now());
+        let mut gathers = self.gathers.lock();
+        let is_anothers = |it: &Arc<Progress>| !Arc::ptr_eq(it, progress) && it.is_gathering();
+        if gathers.as_ref().is_some_and(is_anothers) {
+            return false;
+        }
+        progress.page_came();
+        *gathers = Some(progress.clone());
+        true
+    }
+
+    /// A fetch gathers no more.
+    pub(super) fn leave(&self, progress: &Arc<Progress>) {
+        let mut gathers = self.gathers.lock();
+        *gathers = gathers.take().filter(|it| !Arc::ptr_eq(it, progress));
+    }
+
+    /// A manager says that it has no room for a page.
+    pub(super) fn is_busy(&self) {
+        self.signs.lock().busy_at = Some(Instant::now());
+    }
+
+    pub(super) fn signs(&self) -> Signs {
+        *self.signs.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_whose_pages_come_is_not_late() {
+        let (begun, progress) = (Instant::now(), Arc::new(Progress::begin()));
+        assert!(!progress.is_gathering());
+        let late = tokio::spawn({
+            let progress = progress.clone();
+            async move { progress.late().await }
+        });
+        let pages = 5;
+        for _ in 0..pages {
+            sleep(Duration::from_millis(MAP_WAIT_MS)).await;
+            progress.page_came();
+        }
+        assert!(progress.is_gathering() && !late.is_finished());
+        late.await.unwrap();
+        assert!(!progress.is_gathering());
+        let passed = Duration::from_millis(pages * MAP_WAIT_MS + MAP_PAGE_LATE_MS);
+        assert_eq!(begun.elapsed().as_millis(), passed.as_millis());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_is_busy_for_long_is_late() {
+        let progress = Progress::begin();
+        progress.is_busy();
+        advance(Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS)).await;
+        progress.late().await;
+        progress.page_came();
+        let page_at = Instant::now();
+        while progress.is_gathering() {
+            progress.is_busy();
+            advance(100 * MS).await;
+        }
+        let late = Duration::from_millis(MAP_BUSY_MS) + PAGE_LATE;
+        assert!((late - 100 * MS..=late).contains(&page_at.elapsed()), "{:?}", page_at.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_fetch_gathers_pages_until_none_come_to_it() {
+        let (fetches, begin) = (FetchState::default(), || Arc::new(Progress::begin()));
+        let (one, other) = (begin(), begin());
+        assert!(fetches.page_came(&one) && fetches.page_came(&one));
+        advance(PAGE_LATE - MS).await;
+        assert!(!fetches.page_came(&other), "pages come to another");
+        assert!(!other.is_gathering());
+        advance(MS).await;
+        assert!(fetches.page_came(&other), "that one is late");
+        assert!(!fetches.page_came(&one), "and has lost its turn");
+        fetches.leave(&one);
+        assert!(!fetches.page_came(&one), "it was not its turn");
+        fetches.leave(&other);
+        assert!(fetches.page_came(&one));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_does_not_hear_of_what_others_tell_is_left_after_a_while() {
+        let (begun, mut behind) = (Instant::now(), Behind::default());
+        let late = Duration::from_millis(MAP_BEHIND_MS);
+        assert!(!behind.page(true, begun));
+        assert!(!behind.page(true, begun + late - MS));
+        assert!(!behind.page(false, begun + late), "it has heard of it");
+        assert!(!behind.page(true, begun + late));
+        assert!(behind.page(true, begun + 2 * late));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_waits_longer_while_its_map_comes_and_not_for_ever() {
+        let (begun, patience) = (Instant::now(), Duration::from_secs(30));
+        let fetches = FetchState::default();
+        let waits = || fetches.signs().give_up(begun, patience) - begun;
+        assert_eq!(waits(), patience);
+        let busy = Duration::from_millis(START_BUSY_MS_MAX);
+        advance(busy / 2).await;
+        fetches.is_busy();
+        assert_eq!(waits(), busy / 2 + patience);
+        advance(busy).await;
+        fetches.is_busy();
+        assert_eq!(waits(), busy + patience, "no page has come");
+        assert!(fetches.page_came(&Arc::new(Progress::begin())));
+        assert_eq!(waits(), 3 * busy / 2 + patience);
+        advance(Duration::from_millis(START_MS_MAX)).await;
+        assert!(fetches.page_came(&Arc::new(Progress::begin())));
+        assert_eq!(waits(), Duration::from_millis(START_MS_MAX), "pages that never end");
+    }
+}
