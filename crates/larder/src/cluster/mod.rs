@@ -36,6 +36,7 @@ use larder_roles::quorum::manager_identity_in;
 use larder_roles::renewal::Renewal;
 use larder_types::{BootId, RegionId, ServerId};
 use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
 
 use crate::access_log::AccessLogError;
 use crate::args::RoleArgs;
@@ -290,6 +291,7 @@ impl Member {
 }
 
 /// Waits until the managers have told their map, that lacks nothing of the one that was kept; for so long, if for any time.
+/// Longer while parts of the map come.
 async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Result<(), RoleError> {
     let mut versions = managers.versions();
     let known = async {
@@ -303,14 +305,26 @@ async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Resu
         known.await;
         return Ok(());
     };
-    let late = |_late| {
-        if let Some(older) = *managers.older().borrow() {
-            return older.into();
+    let late = async {
+        let begun = Instant::now();
+        loop {
+            let until = managers.start_gives_up(begun, patience);
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
         }
-        let asked: Vec<_> = managers.places().into_iter().map(|(_, address)| address).collect();
-        RoleError::NoManagers { asked: asked.join(", ") }
     };
-    tokio::time::timeout(patience, known).await.map_err(late)
+    tokio::select! {
+        biased;
+        () = known => return Ok(()),
+        () = late => {}
+    }
+    if let Some(older) = *managers.older().borrow() {
+        return Err(older.into());
+    }
+    let asked: Vec<_> = managers.places().into_iter().map(|(_, address)| address).collect();
+    Err(RoleError::NoManagers { asked: asked.join(", ") })
 }
 
 /// Returns when the map has something to say against this server's going on.
