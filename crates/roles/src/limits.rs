@@ -16,6 +16,7 @@ mod counts;
 mod maps;
 mod observed;
 mod regions;
+mod versions;
 
 pub use beats::*;
 pub use copies::*;
@@ -23,6 +24,7 @@ pub use counts::*;
 pub use maps::*;
 pub use observed::*;
 pub use regions::*;
+pub use versions::*;
 
 /// LVs that a device must have room for, by PG: one PG must not be full while the others are empty.
 pub const LVS_PER_PG_MIN: u64 = 2;
@@ -39,62 +41,10 @@ pub const DEFERRED_ORDER_MAX: Duration = Duration::from_secs(10);
 /// Orders of managers that a server defers until it has the map that they refer to. Those beyond the limit are repeated
 /// by the managers.
 pub const DEFERRED_ORDERS_MAX: usize = 4_096;
-/// Oldest version of the protocol between processes in which data servers report what waits at their disks.
-pub const PROTOCOL_REPORTS: u8 = 4;
-/// First version whose managers all support the command `ForgetTokens`.
-pub const PROTOCOL_FORGETS: u8 = 5;
-/// First version whose managers all support the command `EndDeletionOf`.
-pub const PROTOCOL_NAMES_ENDED: u8 = 6;
-/// Oldest version of it in which a cluster can be a region: all managers know the command `SetRegion`, and servers the map
-/// that it makes.
-pub const PROTOCOL_REGIONS: u8 = 7;
-/// Oldest version of it in which managers know a region's gateway.
-pub const PROTOCOL_GATEWAYS: u8 = 8;
-/// Oldest version of it in which meta servers know how far other regions are, and managers how many a bucket waits for.
-pub const PROTOCOL_POSITIONS: u8 = 9;
-/// First version whose managers all support the deletion of a region's bucket.
-pub const PROTOCOL_DELETIONS: u8 = 10;
-/// Oldest version of it in which managers and their maps know the home of a bucket.
-pub const PROTOCOL_HOMES: u8 = 11;
-/// Oldest version of it in which managers and their maps know buckets that this region alone has.
-pub const PROTOCOL_LOCAL: u8 = 12;
-/// Oldest version of it in which a gateway lists the keys of all regions.
-pub const PROTOCOL_LISTS: u8 = 13;
-/// First version whose managers all move volumes for balance: older ones would undo a move that is under way.
-pub const PROTOCOL_BALANCE: u8 = 14;
-/// Oldest version of it in which managers and their maps know that rebalancing is paused.
-pub const PROTOCOL_PAUSE: u8 = 15;
-/// Oldest version of it in which managers and their maps know CORS rules of buckets.
-pub const PROTOCOL_CORS: u8 = 15;
-/// Oldest version of it in which members of a group know that garbage goes in steps.
-pub const PROTOCOL_STEPS: u8 = 16;
-/// Oldest version of it in which managers and their maps know the cluster's version.
-pub const PROTOCOL_CLUSTER_VERSION: u8 = 17;
 /// Most volumes whose space, and most buckets whose objects, a meta server reports in one response.
 pub const VOLUMES_TOLD_MAX: usize = 100_000;
 /// See [`VOLUMES_TOLD_MAX`].
 pub const BUCKETS_TOLD_MAX: usize = 100_000;
-/// Oldest version of it in which a gateway reads large objects in other regions for its cluster's other proxies, and meta servers tell
-/// of space.
-pub const PROTOCOL_REMOTE_READS: u8 = 18;
-/// Oldest version of it in which members of several groups say what they have to say in one message.
-pub const PROTOCOL_BATCHES: u8 = 19;
-/// Oldest version of it in which managers keep root's keys, and proxies take them from there.
-pub const PROTOCOL_ROOT_KEYS: u8 = 20;
-/// Oldest version of it in which managers and their maps know timelines.
-pub const PROTOCOL_TIMELINES: u8 = 21;
-/// Oldest version of it in which pieces of objects are coalesced.
-pub const PROTOCOL_COALESCE: u8 = 22;
-/// Oldest version of it in which data servers take copies from one another, and managers say whose are made first.
-pub const PROTOCOL_COPIES: u8 = 23;
-/// Oldest version of it in which servers tell their counts of requests and operations.
-pub const PROTOCOL_COUNTS: u8 = 24;
-/// Oldest version of it in which managers tell what they have observed of their cluster.
-pub const PROTOCOL_OBSERVED: u8 = 25;
-/// Oldest version of it in which data servers tell the room on their disks.
-pub const PROTOCOL_ROOM: u8 = 26;
-/// Oldest version of it in which managers tell the changes of their map, and a long map in pages.
-pub const PROTOCOL_MAP_CHANGES: u8 = 27;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -429,39 +379,6 @@ const _: () = assert!(
     FILL_BATCH_OBJECTS as usize * (larder_types::limits::INLINE_BYTES_MAX as usize + 1024)
         < larder_kv::limits::BATCH_BYTES_MAX,
     "the rows of a batch fit one of the index"
-);
-const _: () = assert!(
-    PROTOCOL_REPORTS <= larder_net::limits::PROTOCOL_MAX,
-    "reports are for peers of a version that is spoken"
-);
-const _: () = assert!(
-    PROTOCOL_MAP_CHANGES <= larder_net::limits::PROTOCOL_MAX
-        && PROTOCOL_ROOM < PROTOCOL_MAP_CHANGES
-        && PROTOCOL_OBSERVED < PROTOCOL_ROOM
-        && PROTOCOL_COUNTS < PROTOCOL_OBSERVED
-        && PROTOCOL_COPIES < PROTOCOL_COUNTS
-        && PROTOCOL_COALESCE < PROTOCOL_COPIES
-        && PROTOCOL_TIMELINES < PROTOCOL_COALESCE
-        && larder_protocol::limits::TIMELINES_VERSION == PROTOCOL_TIMELINES
-        && PROTOCOL_ROOT_KEYS < PROTOCOL_TIMELINES
-        && larder_protocol::limits::TOO_FEW_SERVERS_VERSION == PROTOCOL_ROOT_KEYS
-        && PROTOCOL_BATCHES < PROTOCOL_ROOT_KEYS
-        && PROTOCOL_REMOTE_READS < PROTOCOL_BATCHES
-        && PROTOCOL_CLUSTER_VERSION < PROTOCOL_REMOTE_READS
-        && PROTOCOL_STEPS < PROTOCOL_CLUSTER_VERSION
-        && PROTOCOL_CORS < PROTOCOL_STEPS
-        && PROTOCOL_PAUSE <= PROTOCOL_CORS
-        && PROTOCOL_BALANCE < PROTOCOL_PAUSE
-        && PROTOCOL_LISTS < PROTOCOL_BALANCE
-        && PROTOCOL_LOCAL < PROTOCOL_LISTS
-        && PROTOCOL_HOMES < PROTOCOL_LOCAL
-        && PROTOCOL_DELETIONS < PROTOCOL_HOMES
-        && PROTOCOL_POSITIONS < PROTOCOL_DELETIONS
-        && PROTOCOL_GATEWAYS < PROTOCOL_POSITIONS
-        && PROTOCOL_REGIONS < PROTOCOL_GATEWAYS
-        && PROTOCOL_NAMES_ENDED < PROTOCOL_REGIONS
-        && PROTOCOL_FORGETS < PROTOCOL_NAMES_ENDED,
-    "managers of this release say that they know its commands"
 );
 const _: () = assert!(
     PEERS_MAX * (PEER_NAME_BYTES_MAX + 1) + 1024 <= larder_net::limits::HELLO_BYTES_MAX,
