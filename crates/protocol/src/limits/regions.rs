@@ -14,6 +14,14 @@ pub const REGION_ASK_IDS_MAX: usize = 1000;
 pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
 /// Most of those beside them that cannot be taken now. The rest is passed over, until it is told again.
 pub const REGION_STUCK_MAX: usize = 16 * REGION_ASK_IDS_MAX;
+/// Most of those beside them whose buckets are not known here, and most of one bucket. The rest is passed over, too.
+pub const REGION_UNNAMED_MAX: usize = 16 * REGION_ASK_IDS_MAX;
+/// See [`REGION_UNNAMED_MAX`].
+pub const REGION_UNNAMED_OF_BUCKET_MAX: usize = REGION_ASK_IDS_MAX;
+/// Most buckets that one look asks for.
+pub const REGION_BUCKETS_FOUND_MAX: usize = 1000;
+/// Requests for others, while some wait, from one for what is stuck to the next.
+pub const REGION_STUCK_TURN: usize = 8;
 /// Milliseconds for which a PG of another region may be silent, without even an empty response, before that is
 /// reported.
 pub const REGION_SILENT_MS: u64 = 30_000;
@@ -27,7 +35,7 @@ pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
 pub const REGION_PART_BYTES: u64 = 2 * larder_types::limits::CHUNK_BYTES_MAX as u64;
 /// Most requests that fetch of one region at a time. One of them is never for a part.
 pub const REGION_FETCHES_MAX: usize = 4;
-/// Most milliseconds after which changes are told again whose bucket could not be made here.
+/// Most milliseconds after which a bucket that is not known here is looked for again, and what was passed over is told again.
 pub const REGION_BACK_MS_MAX: u64 = 300_000;
 /// Milliseconds after which a request to another region is given up.
 pub const REGION_ANSWER_MS: u64 = 10_000;
@@ -35,6 +43,8 @@ pub const REGION_ANSWER_MS: u64 = 10_000;
 pub const REGION_POLL_MS: u64 = 100;
 /// Milliseconds after which something is looked at again that could not be taken.
 pub const REGION_HELD_MS: u64 = 5_000;
+/// Most of them: they double each time.
+pub const REGION_HELD_MS_MAX: u64 = 32 * REGION_HELD_MS;
 /// Milliseconds after which an entry is looked up again of which a lookup had no answer.
 pub const REGION_UNKNOWN_MS: u64 = 1_000;
 /// Most lookups of an entry that have no answer. Then it is fetched, whether or not it is here.
@@ -91,6 +101,15 @@ const _: () = assert!(
 const _: () = assert!(
     REGION_RUN_IDS_MAX <= REGION_ASK_IDS_MAX && 2 * REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX,
     "the ids of a run, and those of an answer, have room"
+);
+const _: () = assert!(
+    REGION_UNNAMED_MAX > larder_types::limits::BUCKETS_MAX
+        && REGION_UNNAMED_OF_BUCKET_MAX < REGION_UNNAMED_MAX,
+    "each bucket of a region has a place, and none takes all"
+);
+const _: () = assert!(
+    REGION_POLL_MS <= REGION_HELD_MS && REGION_HELD_MS_MAX <= REGION_BACK_MS_MAX,
+    "what is kept is looked at before what was passed over"
 );
 const _: () = assert!(
     (REGION_PART_BYTES / 2).is_multiple_of(larder_types::limits::CHUNK_BYTES_MAX as u64)

@@ -27,8 +27,9 @@
 //!    taken when it is due.
 //! 4. Fetches of a region are within its budget of bytes, but for the last entry. Each is charged before it begins, with what the
 //!    region told; in the end with what has come. Budgets yield to clients.
-//! 5. The claims of each region are bounded: at the bound it is asked for no more ids. Those that cannot be taken have a bound of
-//!    their own, beyond which they are passed over: they hold up no other claim, and no other region.
+//! 5. The claims of each region are bounded: at the bound it is asked for no more ids. Those that cannot be taken have bounds of
+//!    their own, beyond which they are passed over. At most one request at a time asks for them. So they hold up no other claim,
+//!    and no other region. Everything that was passed over is found again while the machine lives.
 //! 6. All that a region sends is checked before it counts: no region can break an assertion.
 //! 7. An entry of many bytes comes in parts, each with a request of its own. Others pass it: they have their turn after each part, and
 //!    of the requests to a region one is never for a part.
@@ -38,6 +39,7 @@
 
 mod asking;
 mod budget;
+mod check;
 mod comparing;
 mod lag;
 mod lookups;
@@ -45,11 +47,12 @@ mod queue;
 mod requests;
 mod stream;
 mod stuck;
+mod unnamed;
 mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_types::{BucketId, HybridClock, Origin, PgId, RegionId};
+use larder_types::{BucketId, HybridClock, OpSeq, Origin, PgId, RegionId};
 
 use self::budget::Budget;
 use self::comparing::Comparison;
@@ -57,14 +60,15 @@ pub use self::lag::Lag;
 pub use self::lookups::Lookups;
 use self::queue::Queue;
 use self::requests::Request;
-pub use self::stream::Skipped;
 use self::stream::{JournalState, Stream};
+use self::stuck::FindAgain;
+use self::unnamed::Unnamed;
 use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};
-use super::entry::{Entry, Name, Need};
+use super::entry::{Entry, Id, Name, Need};
 use super::journal::{Batch, Token, Void};
 use super::merge::Contradiction;
-use crate::limits::REGION_STUCK_MAX;
+use crate::limits::{REGION_STUCK_MAX, REGION_UNNAMED_MAX, REGION_UNNAMED_OF_BUCKET_MAX};
 use crate::now::EventTime;
 use crate::planted::Planted;
 
@@ -111,8 +115,8 @@ pub enum Event {
         request: u64,
         /// The answer about each PG.
         pgs: Vec<(PgId, Result<Batch, Void>)>,
-        /// Outcomes that these batches lack, as their buckets are not known here yet: they are told again.
-        unnamed: BTreeMap<PgId, Skipped>,
+        /// Outcomes that these batches lack, as their buckets are not known here: their ids have buckets as there.
+        unnamed: BTreeMap<PgId, Vec<(OpSeq, Id)>>,
     },
     /// A region answers [`Effect::Walk`].
     Walked {
@@ -129,6 +133,15 @@ pub enum Event {
         listed: Listed,
         /// For each id the PG of its key there: the claim on it holds up that journal alone.
         groups: Vec<PgId>,
+        /// Ids that it lacks, as their buckets are not known here, with their buckets as there: each with the PG of its key there.
+        unnamed: Vec<(PgId, Id)>,
+    },
+    /// A region answers [`Effect::FindBuckets`].
+    FoundBuckets {
+        /// Number of the request.
+        request: u64,
+        /// These buckets as they are here, without those that are still not known.
+        found: BTreeMap<BucketId, LocalBucket>,
     },
     /// A region answers [`Effect::Fetch`] or [`Effect::FetchPart`].
     Fetched {
@@ -142,6 +155,8 @@ pub enum Event {
         /// Number of the request.
         request: u64,
     },
+    /// Answers on their way about journals, runs and buckets count no more: regions are asked again.
+    VoidAnswers,
     /// A region does not answer.
     Unanswered {
         /// Number of the request.
@@ -159,6 +174,17 @@ pub enum Event {
         /// The reason.
         why: Contradiction,
     },
+}
+
+/// A bucket of another region, as it is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalBucket {
+    /// The same bucket, by its id here.
+    Shared(BucketId),
+    /// This region alone has one of that name: nothing is taken into it.
+    Local,
+    /// The region does not name it any more.
+    Gone,
 }
 
 /// The answer to a fetch. Of an entry in none of these lists nothing has come, or a part: it is asked for again.
@@ -210,6 +236,15 @@ pub enum Effect {
         request: u64,
         /// The run.
         range: Range,
+    },
+    /// Ask a region for its buckets, make those that are not here, and find these.
+    FindBuckets {
+        /// The region.
+        region: RegionId,
+        /// Number of the request.
+        request: u64,
+        /// Buckets by their ids there.
+        buckets: Vec<BucketId>,
     },
     /// Ask a region for entries, each with its bytes, or without if they are here.
     Fetch {
@@ -299,14 +334,33 @@ struct Peer {
     /// Claims on what it told, and those of them that are stuck.
     claims: usize,
     stuck: usize,
-    /// Time from which on outcomes whose buckets were not known are told again, if some were passed over since they were last.
-    back_ms: Option<u64>,
-    /// Time for which that was put off last.
-    back_pause_ms: u64,
+    /// Claims on entries whose buckets are not known here: some of `claims`.
+    unnamed: Unnamed,
+    again: FindAgain,
     /// Wants that it claims and that no request is under way for.
     queue: Queue,
     /// The last fetch was of an entry of many bytes.
     had_part: bool,
+    /// Fetches since the last one of what is stuck.
+    turns: usize,
+}
+
+/// Bounds on what a machine keeps of each other region beside what may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most claims that cannot be taken.
+    pub stuck: usize,
+    /// Most claims on entries whose buckets are not known, and most of such buckets.
+    pub unnamed: usize,
+    /// Most of these claims for one bucket.
+    pub unnamed_of_bucket: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let (stuck, unnamed) = (REGION_STUCK_MAX, REGION_UNNAMED_MAX);
+        Self { stuck, unnamed, unnamed_of_bucket: REGION_UNNAMED_OF_BUCKET_MAX }
+    }
 }
 
 /// This region, the others' budgets, and the first request's number.
@@ -319,6 +373,8 @@ pub struct Config {
     /// Bytes from which on an entry comes in parts. These have the bytes of a second, but half as many as this at least, and four times
     /// as many at most.
     pub part_bytes: u64,
+    /// See there.
+    pub bounds: Bounds,
     /// A number that no earlier run of the process has reached with its requests.
     pub first_request: u64,
     /// A bug, in simulations.
@@ -331,6 +387,7 @@ pub struct Pull {
     own: RegionId,
     planted: Planted,
     part_bytes: u64,
+    bounds: Bounds,
     peers: BTreeMap<RegionId, Peer>,
     streams: BTreeMap<Source, Stream>,
     wants: BTreeMap<Name, Want>,
@@ -364,6 +421,7 @@ impl Pull {
             own: config.own,
             planted: config.planted,
             part_bytes: config.part_bytes,
+            bounds: config.bounds,
             streams,
             peers,
             wants: BTreeMap::new(),
@@ -396,16 +454,20 @@ impl Pull {
                 self.peers.values_mut().for_each(|peer| peer.budget.heard(now_ms, under_way));
             }
             Event::Told { request, pgs, unnamed } => {
-                self.told(now_ms, request, (pgs, &unnamed), here, out);
+                self.told(now_ms, request, (pgs, unnamed), here, out);
             }
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
-            Event::Listed { request, listed, groups } => {
-                self.listed(now_ms, request, (listed, groups), here, out);
+            Event::Listed { request, listed, groups, unnamed } => {
+                self.listed(now_ms, request, (listed, groups, unnamed), here, out);
+            }
+            Event::FoundBuckets { request, found } => {
+                self.found_buckets(now_ms, request, &found, here, out);
             }
             Event::Fetched { request, fetched } => {
                 self.fetched(now_ms, request, fetched, here, out);
             }
             Event::Coming { request } => self.extend_deadline(now_ms, request),
+            Event::VoidAnswers => self.void_answers(),
             Event::Unanswered { request } => self.unanswered(now_ms, request),
             Event::Merged { names } => self.merged(now_ms, &names, here, out),
             Event::Contradicted { name, why } => self.contradicted(now_ms, name, why, out),
@@ -483,48 +545,6 @@ impl Pull {
             }
         }
     }
-
-    fn check(&self) {
-        let queued = self.queued();
-        let waiting = self.wants.len().checked_sub(self.busy).expect("what is under way is wanted");
-        assert!(queued >= waiting, "what waits is in the queue of a region that told of it");
-        let is_bounded = |peer: &Peer| peer.stuck <= peer.claims.min(REGION_STUCK_MAX);
-        assert!(self.peers.values().all(is_bounded), "stuck claims are bounded");
-    }
-
-    /// Checks all claims and wants, which takes long where there are many.
-    fn check_queues(&self) {
-        for (region, peer) in &self.peers {
-            let of_region = || self.all_claims().filter(|claim| claim.region == *region);
-            assert_eq!(of_region().count(), peer.claims, "each claim has a place");
-            let stuck = of_region().filter(|claim| claim.is_stuck).count();
-            assert_eq!(stuck, peer.stuck, "those that are stuck have one of their own");
-            let listed = self.streams_of(*region).map(|(_, stream)| stream.listed).sum::<usize>();
-            let of_comparisons = of_region().filter(|claim| claim.at.is_none()).count();
-            assert_eq!(of_comparisons, listed, "a comparison's holds up one journal");
-        }
-        let (mut busy, mut places) = (0, BTreeSet::new());
-        for (name, want) in &self.wants {
-            match want.waits_since() {
-                Some(clock) => places.extend(want.regions().map(|region| (region, clock, name))),
-                None => busy += 1,
-            }
-        }
-        assert_eq!(busy, self.busy, "each want waits or is under way");
-        let of_peer = |(region, peer): (&RegionId, &Peer)| {
-            peer.queue.iter().all(|(clock, name)| places.contains(&(*region, *clock, name)))
-        };
-        assert!(self.peers.iter().all(of_peer), "what is queued waits");
-        assert_eq!(
-            places.len(),
-            self.queued(),
-            "what waits may be asked of each region that told of it"
-        );
-    }
-
-    fn queued(&self) -> usize {
-        self.peers.values().map(|peer| peer.queue.len()).sum()
-    }
 }
 
 impl Peer {
@@ -536,10 +556,11 @@ impl Peer {
             comparison: None,
             claims: 0,
             stuck: 0,
-            back_ms: None,
-            back_pause_ms: 0,
+            unnamed: Unnamed::default(),
+            again: FindAgain::default(),
             queue: Queue::default(),
             had_part: false,
+            turns: 0,
         }
     }
 }

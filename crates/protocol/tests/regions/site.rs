@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::EventTime;
 use larder_protocol::clock_offsets::{ClockBound, ClockOffsets};
-use larder_protocol::region::pull::{Config, Effect, Event, LocalEntries, Lookup, Lookups, Source};
+use larder_protocol::region::pull::{
+    Bounds, Config, Effect, Event, LocalEntries, Lookup, Lookups, Source,
+};
 use larder_protocol::region::{Entry, Id, Name, Pull, Range, Slot, Sum, Token, compare, join};
 use larder_types::{Home, HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
 
@@ -48,6 +50,7 @@ pub struct Site {
     /// Stamps tell the time in steps of so many milliseconds: the coarser, the more often two regions have the same.
     pub clock_step_ms: u64,
     pub part_bytes: u64,
+    pub bounds: Bounds,
     pub disk: Disk,
     pub pull: Option<Pull>,
     /// Counts starts: what an earlier one was waiting for is void.
@@ -123,6 +126,7 @@ impl Site {
             skew_ms,
             clock_step_ms: 1,
             part_bytes: 1 << 20,
+            bounds: Bounds::default(),
             disk,
             pull: None,
             life: 0,
@@ -165,6 +169,7 @@ impl Site {
             own: self.id,
             bytes_per_s: others.clone().map(|(region, _)| (*region, bytes_per_s)).collect(),
             part_bytes: self.part_bytes,
+            bounds: self.bounds,
             first_request: self.life << 40,
             planted: self.bug.machine,
         };

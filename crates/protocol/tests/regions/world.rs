@@ -4,12 +4,13 @@ mod clocks;
 mod counts;
 mod faults;
 pub mod homes;
+mod lacking;
 pub mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::Planted;
-use larder_protocol::region::pull::{Alarm, Effect, Event, Fetched};
+use larder_protocol::region::pull::{Alarm, Bounds, Effect, Event, Fetched, LocalBucket, Source};
 use larder_protocol::region::{Entry, EntryKind, Name, Range, Slot, Token, compare};
 use larder_types::{BucketId, ObjectKey, PgId, RegionId};
 
@@ -100,6 +101,7 @@ enum Message {
     Ask { request: u64, pgs: Vec<(PgId, Token, Token)>, ids_max: usize },
     Walk { request: u64, range: Range },
     List { request: u64, range: Range },
+    FindBuckets { request: u64, buckets: Vec<BucketId> },
     Fetch { request: u64, names: Vec<Name> },
     FetchPart(PartAsk),
     Part(PartTold),
@@ -142,6 +144,7 @@ const KEYS: u64 = 6;
 /// Entries of an answer to a walk: few, so that much happens between two of its answers.
 const WALK_IDS: usize = 3;
 const BYTES_PER_S: u64 = 20_000;
+const FEW: Bounds = Bounds { stuck: 4, unnamed: 3, unnamed_of_bucket: 2 };
 
 /// See the module's head.
 pub struct World {
@@ -172,6 +175,10 @@ pub struct World {
     /// A clock is ahead by days for a while in some seeds, and regions ask each other what their clocks say.
     has_clocks: bool,
     clock_dice: SimRng,
+    /// In some seeds regions lack buckets, or room, for a while.
+    has_lacks: bool,
+    /// The token behind which each region has asked each journal last.
+    asked: BTreeMap<(RegionId, Source), Token>,
 }
 
 impl World {
@@ -196,7 +203,9 @@ impl World {
             let clock_step_ms = if seed % 4 == 3 { COARSE_CLOCK_MS } else { 1 };
             // In some, most objects come in parts.
             let part_bytes = if seed % 5 == 2 { 500 } else { 1 << 20 };
-            sites.push(Site { clock_step_ms, part_bytes, ..site });
+            // In some, machines keep so little that they pass over changes.
+            let bounds = if seed % 3 == 1 { FEW } else { Bounds::default() };
+            sites.push(Site { clock_step_ms, part_bytes, bounds, ..site });
         }
         let regions: BTreeMap<_, _> = sites.iter().map(|site| (site.id, site.pgs())).collect();
         let pace = if seed % 24 == 23 { DAYS_PACE } else { 1 };
@@ -222,6 +231,8 @@ impl World {
             home_dice: SimRng(seed ^ 0x0068_6F6D_6573),
             has_clocks: seed % 8 == 4,
             clock_dice: SimRng(seed ^ 0x636C_6F63_6B73),
+            has_lacks: seed % 6 >= 4,
+            asked: BTreeMap::new(),
         };
         world.begin_clocks();
         for site in &mut world.sites {
@@ -289,6 +300,8 @@ impl World {
 
     fn start(&mut self, at: usize) {
         self.sites[at].start(self.now_ms, &self.regions, BYTES_PER_S);
+        let by = self.sites[at].id;
+        self.asked.retain(|(of, _), _| *of != by);
         let (id, life) = (self.sites[at].id, self.sites[at].life);
         self.later(self.rng.0 % TICK_MS, Happening::Tick(id, life));
         if self.has_homes {
@@ -427,6 +440,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Ask { region, request, pgs, ids_max } => {
+                    self.note_asked(id, region, &pgs);
                     self.send(id, region, Message::Ask { request, pgs, ids_max });
                 }
                 Effect::Walk { region, request, range } => {
@@ -434,6 +448,10 @@ impl World {
                 }
                 Effect::List { region, request, range } => {
                     self.send(id, region, Message::List { request, range });
+                }
+                Effect::FindBuckets { region, request, buckets } => {
+                    self.counts.looks += 1;
+                    self.send(id, region, Message::FindBuckets { request, buckets });
                 }
                 Effect::Fetch { region, request, names } => {
                     let names = names.into_iter().map(|(name, _)| name).collect();
@@ -493,7 +511,10 @@ impl World {
             return;
         }
         match message {
-            Message::Answer(event) => self.step(at, event),
+            Message::Answer(event) => {
+                let event = self.lacking(at, event);
+                self.step(at, event);
+            }
             Message::Home(word) => self.hear_word(from, at, word),
             Message::Clock(word) => self.hear_clock(from, at, word),
             Message::FetchPart(ask) => {
@@ -543,7 +564,11 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
             let ids = site.disk.ids(&range);
             let listed = compare::listed(planted, &range, ids.into_iter());
             let groups = listed.ids.iter().map(|id| pg_of(&id.name, site.pgs())).collect();
-            Event::Listed { request, listed, groups }
+            Event::Listed { request, listed, groups, unnamed: Vec::new() }
+        }
+        Message::FindBuckets { request, buckets } => {
+            let found = buckets.into_iter().map(|it| (it, LocalBucket::Shared(it)));
+            Event::FoundBuckets { request, found: found.collect() }
         }
         Message::Fetch { request, names } => {
             let entry = |name: Name| {

@@ -20,7 +20,7 @@ pub const REGION_KEEP_LIST_MS: u64 = 1_000;
 /// Milliseconds between two checks for changes, while those that exist are not for the requesting region.
 pub const REGION_LOOKS_MS: u64 = 10;
 /// Most entries remembered as received from a region, so that they are not sent back to it.
-pub const REGION_ECHOES_MAX: usize = 32_768;
+pub const REGION_ECHOES_MAX: usize = 49_152;
 /// Milliseconds for which an answer waits for news.
 pub const REGION_NEWS_MS: u64 = 2_000;
 /// Most journals of placement groups that a meta server is asked for at a time.
@@ -60,6 +60,13 @@ pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
 pub const REGION_FORGET_PAUSE_MS: u64 = 100;
 /// Milliseconds after which a region is told all names of buckets again.
 pub const REGION_NAMES_MS: u64 = 60_000;
+/// Milliseconds from a question to a region on for which buckets are made that its answer names. The others are made by the next
+/// answer.
+pub const REGION_MAKING_MS: u64 = 5_000;
+/// Milliseconds for which a bucket that could not be made here is tried again only if changes of it wait.
+pub const REGION_REFUSED_MS: u64 = 60_000;
+/// Most buckets of other regions of which that is remembered.
+pub const REGION_REFUSED_MAX: usize = 16_384;
 /// Milliseconds between two walks over all tombstones for those that may go.
 pub const REGION_FREE_MS: u64 = 10_000;
 /// Such pauses after which a walk begins even if no other region has come further.
@@ -182,9 +189,16 @@ const _: () = assert!(
 const _: () =
     assert!(REGION_WHOLE_BYTES_MAX <= REGION_PUTS_BYTES_MAX, "an entry that is read whole is put");
 const _: () = assert!(
-    larder_protocol::limits::REGION_CLAIMS_MAX + larder_protocol::limits::REGION_STUCK_MAX
+    larder_protocol::limits::REGION_CLAIMS_MAX
+        + larder_protocol::limits::REGION_STUCK_MAX
+        + larder_protocol::limits::REGION_UNNAMED_MAX
         <= REGION_ECHOES_MAX,
     "what is on its way here is not told back once it is"
+);
+const _: () = assert!(
+    2 * REGION_MAKING_MS <= larder_protocol::limits::REGION_ANSWER_MS
+        && REGION_NEWS_MS < REGION_MAKING_MS,
+    "an answer that names many buckets is taken in time"
 );
 const _: () = assert!(
     2 * REGION_NEWS_MS < larder_protocol::limits::REGION_ANSWER_MS,

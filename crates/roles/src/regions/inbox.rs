@@ -20,8 +20,8 @@ pub(super) enum Message {
     Hello(RegionId, Option<(u32, ClockReading)>),
     /// The list of regions has changed.
     Members,
-    /// Ends the machine; told once it has ended.
-    Restart(oneshot::Sender<()>),
+    /// Voids the answers that are on their way; told once they are void.
+    VoidAnswers(oneshot::Sender<()>),
     /// Asks which of these tombstones may go.
     MayFree(Vec<Candidate>, oneshot::Sender<Vec<Candidate>>),
     /// Tokens, and true if they are noted now.
@@ -62,11 +62,11 @@ impl Inbox {
         self.send(Message::MayFree(candidates, asks));
     }
 
-    /// Has another machine begin, with the tokens that are settled. Returns once what other regions told before counts no more; false if
-    /// the thread has ended.
-    pub(super) async fn restart(&self) -> bool {
+    /// Has regions asked again for what they are about to tell of journals, keys and buckets. Returns once answers on their way count
+    /// no more; false if the thread has ended.
+    pub(super) async fn void_answers(&self) -> bool {
         let (tells, told) = oneshot::channel();
-        self.send(Message::Restart(tells));
+        self.send(Message::VoidAnswers(tells));
         told.await.is_ok()
     }
 

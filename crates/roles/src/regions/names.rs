@@ -12,17 +12,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_link::{AskHome, LinkError, Walk};
+use larder_link::{AskHome, Link, LinkError, Walk};
 use larder_objects::{ObjectError, Objects};
 use larder_protocol::region::home::{HomeAnswer, HomeRequest, heard};
+use larder_protocol::region::pull::LocalBucket;
 use larder_protocol::region::{Id, Name, Range};
+use larder_types::limits::BUCKETS_MAX;
 use larder_types::{BucketId, BucketName, BucketRecord, BucketState, Home, RegionId};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::{Instant, sleep};
 
 use super::Shared;
 use super::shown::Buckets;
-use crate::limits::{REGION_DELETED_MS, REGION_NAMES_AGAIN_MS};
+use crate::limits::{
+    REGION_DELETED_MS, REGION_MAKING_MS, REGION_NAMES_AGAIN_MS, REGION_REFUSED_MAX,
+    REGION_REFUSED_MS,
+};
 use crate::proxy::RegionAccess;
 
 /// Bucket ids of one other region.
@@ -47,11 +52,18 @@ pub(super) struct BucketIds {
     gone: Mutex<BTreeMap<BucketId, Instant>>,
     /// Regions that announced a bucket too early: their buckets are requested again.
     missed: Mutex<BTreeSet<RegionId>>,
+    /// Buckets that could not be made here, and until when they are tried again only if changes of them wait.
+    refused: Mutex<BTreeMap<(RegionId, BucketName), Instant>>,
 }
 
-/// The time at which an answer was asked for, as a count of deletions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AskedAt(u64);
+/// The time at which an answer was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskedAt {
+    /// As a count of deletions.
+    voided: u64,
+    /// Time until which buckets are made that it names.
+    until: Instant,
+}
 
 /// Ids that another region told.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,22 +101,66 @@ impl BucketIds {
         let of_region = known.get(&region);
         let (mut named, mut unnamed) = (Vec::with_capacity(told.len()), Vec::new());
         for (at, mut id) in told {
-            let here = of_region.and_then(|known| known.here.get(&id.name.bucket)).copied();
-            match here.filter(|here| buckets.all().contains_key(here) && !buckets.waits(*here)) {
-                Some(here) if buckets.local().contains(&here) => {}
-                Some(here) => {
+            match find(of_region, id.name.bucket, buckets) {
+                Some(LocalBucket::Shared(here)) => {
                     id.name.bucket = here;
                     named.push((at, id));
                 }
+                Some(LocalBucket::Local | LocalBucket::Gone) => {}
                 None => unnamed.push((at, id)),
             }
         }
         Translated { named, unnamed }
     }
 
+    /// Finds these buckets of a region, without those that are not known here. It names the `live` ones.
+    pub(super) fn find(
+        &self,
+        region: RegionId,
+        (sought, live): (&BTreeSet<BucketId>, &BTreeSet<BucketId>),
+        buckets: &Buckets,
+    ) -> BTreeMap<BucketId, LocalBucket> {
+        let known = self.known.read();
+        let of_region = known.get(&region);
+        let found = sought.iter().filter_map(|there| {
+            let gone = (!live.contains(there)).then_some(LocalBucket::Gone);
+            Some((*there, find(of_region, *there, buckets).or(gone)?))
+        });
+        found.collect()
+    }
+
     /// Now, for an answer that is asked for.
     pub(super) fn now(&self) -> AskedAt {
-        AskedAt(self.voided.load(Ordering::Acquire))
+        let until = Instant::now() + Duration::from_millis(REGION_MAKING_MS);
+        AskedAt { voided: self.voided.load(Ordering::Acquire), until }
+    }
+
+    /// True if no answers were voided since this one was asked for.
+    fn holds(&self, asked_at: AskedAt) -> bool {
+        self.voided.load(Ordering::Acquire) == asked_at.voided
+    }
+
+    /// Remembers that a bucket could not be made.
+    fn refuse(&self, region: RegionId, name: &BucketName) {
+        let (mut refused, now) = (self.refused.lock(), Instant::now());
+        if refused.len() >= REGION_REFUSED_MAX {
+            refused.retain(|_, until| *until > now);
+        }
+        // One that is not remembered is tried with each answer that names it.
+        if refused.len() < REGION_REFUSED_MAX {
+            let until = now + Duration::from_millis(REGION_REFUSED_MS);
+            refused.insert((region, name.clone()), until);
+        }
+    }
+
+    /// True if a bucket could not be made lately.
+    fn is_refused(&self, region: RegionId, name: &BucketName) -> bool {
+        let (mut refused, of) = (self.refused.lock(), (region, name.clone()));
+        let is_refused = refused.get(&of).is_some_and(|until| *until > Instant::now());
+        if !is_refused {
+            refused.remove(&of);
+        }
+        is_refused
     }
 
     /// Has answers that were asked for until now make no buckets. Returns once none is being made.
@@ -163,27 +219,47 @@ impl BucketIds {
     }
 }
 
+/// The bucket here that one of a region is, if it is known.
+fn find(of_region: Option<&Known>, there: BucketId, buckets: &Buckets) -> Option<LocalBucket> {
+    let here = *of_region?.here.get(&there)?;
+    if !buckets.all().contains_key(&here) || buckets.waits(here) {
+        return None;
+    }
+    let is_local = buckets.local().contains(&here);
+    Some(if is_local { LocalBucket::Local } else { LocalBucket::Shared(here) })
+}
+
 impl<R: RegionAccess> Shared<R> {
-    /// Learns a region's buckets, and makes those that are not here. One that cannot be made is an error only if it is
-    /// `needed`.
+    /// Learns a region's buckets, and makes those that are not here, until it is late. One that could not be made lately is tried only
+    /// if it is `sought`.
     pub(super) async fn learn_names(
         &self,
         region: RegionId,
         told: Vec<(BucketId, BucketName)>,
-        (needed, asked_at): (&BTreeSet<BucketId>, AskedAt),
-    ) -> Result<(), ObjectError> {
+        (sought, asked_at): (&BTreeSet<BucketId>, AskedAt),
+    ) {
+        let (mut is_begun, mut failed) = (false, None);
         for (there, name) in told {
-            if self.shown.bucket(&name).is_none()
-                && let Err(error) = self.make_bucket(region, &name, asked_at).await
-            {
-                if needed.contains(&there) {
-                    return Err(error);
+            if self.shown.bucket(&name).is_none() {
+                if !sought.contains(&there) && self.names.is_refused(region, &name) {
+                    continue;
                 }
-                self.watch.cannot_make(region, &name, &error);
+                // At least one is made, however late it is: all are in the end.
+                if is_begun && Instant::now() >= asked_at.until {
+                    self.names.missed.lock().insert(region);
+                    continue;
+                }
+                is_begun = true;
+                if let Err(error) = self.make_bucket(region, &name, asked_at).await {
+                    self.names.refuse(region, &name);
+                    // The next answer may name many more.
+                    failed.get_or_insert((name, error));
+                    continue;
+                }
             }
             // An answer that was asked for before a deletion may be of a bucket that is gone. One that is
             // being deleted here is another bucket than the one that a region has by that time.
-            if self.names.now() != asked_at {
+            if !self.names.holds(asked_at) {
                 continue;
             }
             let live =
@@ -192,26 +268,35 @@ impl<R: RegionAccess> Shared<R> {
                 self.names.learn(region, there, here);
             }
         }
-        Ok(())
+        if let Some((name, error)) = failed {
+            self.watch.cannot_make(region, &name, &error);
+        }
+    }
+
+    /// Looks for buckets of a region that are not known here: it is asked for its buckets, and those are made.
+    pub(super) async fn find_buckets(
+        &self,
+        link: &Link,
+        region: RegionId,
+        sought: &BTreeSet<BucketId>,
+    ) -> Result<BTreeMap<BucketId, LocalBucket>, LinkError> {
+        let asked_at = self.names.now();
+        let told = link.walk(no_keys()).await?.buckets;
+        let live = told.iter().map(|(there, _)| *there).collect();
+        self.learn_names(region, told, (sought, asked_at)).await;
+        Ok(self.names.find(region, (sought, &live), &self.shown.buckets()))
     }
 
     /// Asks a region for its buckets: it told of one before another was deleted here.
     pub(super) async fn ask_for_names(&self, region: RegionId) {
         let asked = async {
             let asked_at = self.names.now();
-            // No key is there, and all buckets are told.
-            let range = Range { from: Vec::new(), to: Some(vec![0]) };
-            let told = self.link_to(region)?.walk(Walk { range }).await?;
+            let told = self.link_to(region)?.walk(no_keys()).await?;
             Ok::<_, LinkError>((told.buckets, asked_at))
         };
         match asked.await {
             Ok((told, asked_at)) => {
-                // The parts of it that are needed are told again with its changes.
-                if let Err(error) =
-                    self.learn_names(region, told, (&BTreeSet::new(), asked_at)).await
-                {
-                    tracing::debug!(%region, %error, "a bucket of another region could not be created");
-                }
+                self.learn_names(region, told, (&BTreeSet::new(), asked_at)).await;
             }
             Err(error) => {
                 tracing::debug!(%region, %error, "requesting a region's buckets again");
@@ -247,10 +332,14 @@ impl<R: RegionAccess> Shared<R> {
         name: &BucketName,
         asked_at: AskedAt,
     ) -> Result<(), ObjectError> {
+        // Its home is not asked for in vain.
+        if self.shown.buckets().all().len() >= BUCKETS_MAX {
+            return Err(ObjectError::TooManyBuckets);
+        }
         // Its home goes along, so that no change is decided here that is decided there.
         let home = self.home_there(region, name).await?;
         let _alone = self.names.making.lock().await;
-        if self.names.now() != asked_at {
+        if !self.names.holds(asked_at) {
             self.names.missed.lock().insert(region);
             return Ok(());
         }
@@ -268,6 +357,11 @@ impl<R: RegionAccess> Shared<R> {
         }
         Ok(())
     }
+}
+
+/// A walk in which no key is, and with which all buckets are told.
+fn no_keys() -> Walk {
+    Walk { range: Range { from: Vec::new(), to: Some(vec![0]) } }
 }
 
 #[cfg(test)]
@@ -309,6 +403,39 @@ mod tests {
         tokio::time::advance(Duration::from_millis(REGION_DELETED_MS)).await;
         names.forget_gone(&left);
         assert_eq!((names.former().len(), names.gone.lock().len()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bucket_that_cannot_be_made_is_remembered_for_a_while() {
+        let (names, name) = (BucketIds::default(), BucketName::new("too-many").unwrap());
+        assert!(!names.is_refused(RegionId(2), &name));
+        names.refuse(RegionId(2), &name);
+        assert!(names.is_refused(RegionId(2), &name));
+        assert!(!names.is_refused(RegionId(3), &name), "another region is asked for its home");
+        tokio::time::advance(Duration::from_millis(REGION_REFUSED_MS)).await;
+        assert!(!names.is_refused(RegionId(2), &name));
+        for number in 0..=REGION_REFUSED_MAX {
+            names.refuse(RegionId(2), &BucketName::new(&format!("bucket-{number}")).unwrap());
+        }
+        assert_eq!(names.refused.lock().len(), REGION_REFUSED_MAX);
+    }
+
+    #[test]
+    fn a_bucket_is_found_by_its_id_there() {
+        let sharings = [Sharing::All, Sharing::Local, Sharing::Opening];
+        let records = (1..).zip(sharings).map(|(id, sharing)| record(id, sharing));
+        let (names, buckets) = (BucketIds::default(), Buckets::of(records.collect()));
+        (1..=3).for_each(|here| names.learn(RegionId(2), BucketId(10 + here), BucketId(here)));
+        let sought = (11..=15).map(BucketId).collect();
+        // The fourth is named and not made here, the fifth is named no more.
+        let live = (11..=14).map(BucketId).collect();
+        let found = names.find(RegionId(2), (&sought, &live), &buckets);
+        let expected = [
+            (BucketId(11), LocalBucket::Shared(BucketId(1))),
+            (BucketId(12), LocalBucket::Local),
+            (BucketId(15), LocalBucket::Gone),
+        ];
+        assert_eq!(found, BTreeMap::from(expected));
     }
 
     #[test]

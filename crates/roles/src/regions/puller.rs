@@ -18,9 +18,9 @@ use larder_protocol::clock_offsets::ClockBound;
 use larder_protocol::limits::{REGION_NOTES_MAX, REGION_PART_BYTES};
 use larder_protocol::placement::pg_of;
 use larder_protocol::region::journal::Batch;
-use larder_protocol::region::pull::{Config, Effect, Event, Skipped, Source};
+use larder_protocol::region::pull::{Bounds, Config, Effect, Event, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
-use larder_types::{BucketId, Passed, PgId, RegionId};
+use larder_types::{BucketId, OpSeq, Passed, PgId, RegionId};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 
@@ -29,7 +29,7 @@ use super::Shared;
 use super::TOKENS_PG;
 use super::inbox::{Candidate, Inbox, Message, Messages};
 use super::local_entries::LookedUp;
-use super::names::{AskedAt, Translated};
+use super::names::Translated;
 use super::parts;
 use super::taking::{self, FetchResult};
 use crate::clock::now;
@@ -125,9 +125,8 @@ impl<R: RegionAccess> Puller<R> {
             Message::Event(..) | Message::Fetched(..) => {}
             Message::Members => self.pull = None,
             Message::Hello(region, hello) => self.hear_hello(region, hello),
-            Message::Restart(tells) => {
-                // Answers on their way are of no machine then.
-                (self.pull, self.number) = (None, self.number + 1);
+            Message::VoidAnswers(tells) => {
+                self.step(Event::VoidAnswers, &BTreeSet::new());
                 // The asker may be gone.
                 let _gone = tells.send(());
             }
@@ -229,6 +228,7 @@ impl<R: RegionAccess> Puller<R> {
             own: self.shared.shown.own(),
             bytes_per_s,
             part_bytes: REGION_PART_BYTES,
+            bounds: Bounds::default(),
             first_request: self.number * REGION_REQUESTS_PER_MACHINE,
             planted: Planted::default(),
         };
@@ -280,13 +280,13 @@ impl<R: RegionAccess> Puller<R> {
                 self.ask(region, request, async move |shared, link| {
                     let asked_at = shared.names.now();
                     let told = link.ask(ask).await?;
-                    // Changes of a bucket that cannot be made are passed over.
-                    learn(&shared, region, told.buckets, (BTreeSet::new(), asked_at)).await?;
+                    shared.learn_names(region, told.buckets, (&BTreeSet::new(), asked_at)).await;
                     let (mut pgs, mut unnamed) = (told.pgs, BTreeMap::new());
                     for (pg, batch) in &mut pgs {
                         let Ok(batch) = batch else { continue };
                         let lacks = translate(&shared, region, batch);
-                        unnamed.extend(lacks.map(|lacks| (*pg, lacks)));
+                        // Of two answers about one group the first counts.
+                        unnamed.entry(*pg).or_insert(lacks);
                     }
                     Ok(Event::Told { request, pgs, unnamed })
                 });
@@ -295,7 +295,7 @@ impl<R: RegionAccess> Puller<R> {
                 self.ask(region, request, async move |shared, link| {
                     let asked_at = shared.names.now();
                     let walked = link.walk(Walk { range }).await?;
-                    learn(&shared, region, walked.buckets, (BTreeSet::new(), asked_at)).await?;
+                    shared.learn_names(region, walked.buckets, (&BTreeSet::new(), asked_at)).await;
                     Ok(Event::Walked { request, summed: walked.summed })
                 });
             }
@@ -304,20 +304,22 @@ impl<R: RegionAccess> Puller<R> {
                 self.ask(region, request, async move |shared, link| {
                     let asked_at = shared.names.now();
                     let mut told = link.list(List { range }).await?;
-                    let needed = buckets_of(told.listed.ids.iter());
                     shared.echo_filter.note(region, told.listed.ids.iter());
-                    learn(&shared, region, told.buckets, (needed, asked_at)).await?;
+                    shared.learn_names(region, told.buckets, (&BTreeSet::new(), asked_at)).await;
                     // Its keys lie in groups by the ids that buckets have there.
                     let of_key = |id: Id| (pg_of(id.name.bucket, &id.name.key, pg_count), id);
                     let listed = told.listed.ids.into_iter().map(of_key).collect();
                     let Translated { named, unnamed } = here(&shared, region, listed);
-                    if !unnamed.is_empty() {
-                        // A bucket of it is not known here yet: it is asked again.
-                        return Ok(Event::Unanswered { request });
-                    }
                     let groups;
                     (groups, told.listed.ids) = named.into_iter().unzip();
-                    Ok(Event::Listed { request, listed: told.listed, groups })
+                    Ok(Event::Listed { request, listed: told.listed, groups, unnamed })
+                });
+            }
+            Effect::FindBuckets { region, request, buckets } => {
+                self.ask(region, request, async move |shared, link| {
+                    let sought = buckets.into_iter().collect();
+                    let found = shared.find_buckets(&link, region, &sought).await?;
+                    Ok(Event::FoundBuckets { request, found })
                 });
             }
             Effect::Fetch { region, request, names } => {
@@ -438,18 +440,16 @@ impl<R: RegionAccess> Puller<R> {
     }
 }
 
-/// Notes a batch as told, and translates its buckets. Takes out, and returns, what is of buckets that are not known here yet.
+/// Notes a batch as told, and translates its buckets. Takes out, and returns, what is of buckets that are not known here.
 fn translate<R: RegionAccess>(
     shared: &Shared<R>,
     region: RegionId,
     batch: &mut Batch,
-) -> Option<Skipped> {
+) -> Vec<(OpSeq, Id)> {
     shared.echo_filter.note(region, batch.ids.iter().map(|(_, id)| id));
     let Translated { named, unnamed } = here(shared, region, std::mem::take(&mut batch.ids));
     batch.ids = named;
-    let first = unnamed.first().map(|(op, _)| *op)?;
-    let bytes = unnamed.iter().map(|(_, id)| id.bytes).fold(0, u64::saturating_add);
-    Some(Skipped { first, count: unnamed.len() as u64, bytes })
+    unnamed
 }
 
 /// Translates what a region tells.
@@ -463,19 +463,4 @@ fn here<R: RegionAccess, T>(
     let Translated { named, unnamed } = &translated;
     shared.watch.counters().left_out(count - named.len() - unnamed.len());
     translated
-}
-
-/// The buckets of these ids.
-fn buckets_of<'a>(ids: impl Iterator<Item = &'a Id>) -> BTreeSet<BucketId> {
-    ids.map(|id| id.name.bucket).collect()
-}
-
-async fn learn<R: RegionAccess>(
-    shared: &Shared<R>,
-    region: RegionId,
-    buckets: larder_link::message::Buckets,
-    (needed, asked_at): (BTreeSet<BucketId>, AskedAt),
-) -> Result<(), LinkError> {
-    let learned = shared.learn_names(region, buckets, (&needed, asked_at)).await;
-    learned.map_err(|error| LinkError::Unsound(format!("its buckets cannot be made here: {error}")))
 }

@@ -164,7 +164,7 @@ async fn open<R: RegionAccess>(
     }
     let mut found = theirs(shared, record).await;
     // Of what was told before, some may have been passed over: they are asked once more when that counts no more.
-    if found == Ok(None) && is_new != Some(true) && shared.inbox.restart().await {
+    if found == Ok(None) && is_new != Some(true) && shared.inbox.void_answers().await {
         is_new = Some(true);
         found = theirs(shared, record).await;
     }
@@ -196,7 +196,7 @@ pub(super) async fn none_elsewhere<R: RegionAccess>(
     let unavailable = |reason| ObjectError::Unavailable { reason };
     let mut found = theirs(shared, closed).await?;
     if found.is_none() {
-        if !shared.inbox.restart().await {
+        if !shared.inbox.void_answers().await {
             return Err(unavailable("this region is being stopped".to_owned()));
         }
         found = theirs(shared, closed).await?;

@@ -4,17 +4,22 @@ use std::collections::BTreeMap;
 
 use larder_types::{OpSeq, PgId, RegionId};
 
-use super::super::journal::{Batch, Token, Void};
+use super::super::entry::Id;
+use super::super::journal::{Batch, Token, Void, VoidReason};
+use super::queue::Lane;
 use super::requests::{Query, Request};
 use super::wants::{Claim, Position};
-use super::{Alarm, Effect, LocalEntries, Pull, Skipped, Source, Stream};
+use super::{Alarm, Effect, LocalEntries, Pull, Source, Stream};
 use crate::limits::{
     REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_FETCH_BYTES_MAX,
-    REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS,
+    REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS, REGION_STUCK_TURN,
 };
 
 /// A region's answer about each group.
 type Told = Vec<(PgId, Result<Batch, Void>)>;
+
+/// Outcomes of a group whose buckets are not known here.
+type Unnamed = Vec<(OpSeq, Id)>;
 
 impl Pull {
     pub(super) fn expire(&mut self, now_ms: u64, here: &dyn LocalEntries, out: &mut Vec<Effect>) {
@@ -39,7 +44,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        (pgs, unnamed): (Told, &BTreeMap<PgId, Skipped>),
+        (pgs, mut unnamed): (Told, BTreeMap<PgId, Unnamed>),
         here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
@@ -56,35 +61,49 @@ impl Pull {
             asked.swap_remove(at);
             let Some(stream) = self.streams.get_mut(&source) else { continue };
             (stream.is_heard, stream.heard_ms) = (true, now_ms);
+            let unnamed = unnamed.remove(&pg).unwrap_or_default();
+            let told = told.and_then(|batch| match has_lost(stream, &batch, &unnamed) {
+                true => Err(Void { why: VoidReason::Ahead, resume: batch.token }),
+                false => Ok(batch),
+            });
             match told {
                 Err(void) => {
                     self.wait_for_comparison(source, void.resume);
                     out.push(Effect::Alarm(Alarm::Void { source, void }));
                 }
-                Ok(batch) if !follows(stream.told, &batch, unnamed.get(&pg)) => {
+                Ok(batch) if !follows(stream.told, &batch, &unnamed) => {
                     out.push(Effect::Alarm(Alarm::Unsound { region }));
                 }
                 Ok(batch) => {
                     (stream.told, stream.left) = (batch.token, batch.left);
-                    if let Some(unnamed) = unnamed.get(&pg) {
-                        stream.pass_over(*unnamed);
-                        self.go_back_later(now_ms, region);
-                    }
-                    let stream = self.streams.get_mut(&source).expect("it was there");
-                    let (mut ids, era) = (batch.ids, stream.era);
-                    // Behind what was passed over all is told again, also what is claimed still.
-                    ids.retain(|(op, _)| !stream.open.contains(op));
-                    stream.open.extend(ids.iter().map(|(op, _)| *op));
-                    self.peers.get_mut(&region).expect("it is known").claims += ids.len();
-                    for (op, id) in ids {
-                        let at = Some(Position { op, era });
-                        self.take(now_ms, Claim::new(source, at, id), here, out);
-                    }
-                    let stream = self.streams.get_mut(&source).expect("it was there");
-                    stream.move_token(source, out);
+                    self.claim((now_ms, source), (batch.ids, unnamed), here, out);
                 }
             }
         }
+    }
+
+    /// Claims what a journal has told.
+    fn claim(
+        &mut self,
+        (now_ms, source): (u64, Source),
+        (mut ids, mut unnamed): (Vec<(OpSeq, Id)>, Unnamed),
+        here: &dyn LocalEntries,
+        out: &mut Vec<Effect>,
+    ) {
+        let stream = self.streams.get_mut(&source).expect("it was there");
+        let era = stream.era;
+        // Behind what was passed over all is told again, also what is claimed still.
+        ids.retain(|(op, _)| !stream.open.contains_key(op));
+        unnamed.retain(|(op, _)| !stream.open.contains_key(op));
+        stream.open.extend(ids.iter().chain(&unnamed).map(|(op, id)| (*op, id.print)));
+        let peer = self.peers.get_mut(&source.region).expect("it is known");
+        peer.claims += ids.len() + unnamed.len();
+        let claim = |(op, id)| Claim::new(source, Some(Position { op, era }), id);
+        for told in ids {
+            self.take(now_ms, claim(told), here, out);
+        }
+        unnamed.into_iter().for_each(|told| self.keep_unnamed(now_ms, claim(told)));
+        self.streams.get_mut(&source).expect("it was there").move_token(source, out);
     }
 
     /// Asks each region for as much as it may be asked for.
@@ -94,6 +113,8 @@ impl Pull {
             if self.peers[&region].quiet_until_ms > now_ms {
                 continue;
             }
+            self.look_for_room(now_ms, region);
+            self.look_for_buckets(now_ms, region, out);
             self.ask_for_ids(now_ms, region, out);
             self.ask_for_runs(now_ms, region, out);
             self.ask_for_entries(now_ms, region, out);
@@ -110,15 +131,15 @@ impl Pull {
         self.claims_of(region) + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
     }
 
-    /// Claims of a region that are not stuck, and those that answers on their way may make.
+    /// Claims of a region that may be taken now, and those that answers on their way may make.
     fn claims_of(&self, region: RegionId) -> usize {
         let peer = &self.peers[&region];
         let requests = self.requests.values().filter(|request| request.region == region);
         let coming = requests.map(|request| match request.what {
             Query::Ids { .. } | Query::List => REGION_ASK_IDS_MAX,
-            Query::Walk | Query::Fetch(_) => 0,
+            Query::Walk | Query::Buckets(_) | Query::Fetch(_) => 0,
         });
-        peer.claims - peer.stuck + coming.sum::<usize>()
+        peer.claims - peer.stuck - peer.unnamed.len() + coming.sum::<usize>()
     }
 
     fn ask_for_ids(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
@@ -126,7 +147,7 @@ impl Pull {
         if self.requests.values().any(is_asked) {
             return;
         }
-        self.go_back(now_ms, region);
+        self.go_back(region);
         if !self.has_room(region) {
             return;
         }
@@ -163,41 +184,70 @@ impl Pull {
     fn ask_for_entries(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         let of_region = self.requests.values().filter(|it| it.region == region);
         let fetches = of_region.filter_map(|it| match &it.what {
-            Query::Fetch(asked) => Some(asked.first().is_some_and(|asked| asked.is_large)),
+            Query::Fetch(asked) => asked.first().map(|asked| (asked.lane, asked.is_large)),
             _ => None,
         });
-        let fetches: Vec<bool> = fetches.collect();
-        let (mut under_way, mut large) = (fetches.len(), fetches.iter().filter(|it| **it).count());
-        while under_way < REGION_FETCHES_MAX {
-            let peer = self.peers.get_mut(&region).expect("it is known");
-            let bytes_max = peer.budget.left(now_ms).min(REGION_FETCH_BYTES_MAX);
-            if bytes_max == 0 {
-                return;
-            }
-            // By turns: neither waits for the other, whether it is time or bytes that are short.
-            let (is_turn, may_be_large) = (!peer.had_part, large + 1 < REGION_FETCHES_MAX);
-            let mut is_large = is_turn && may_be_large && self.fetch_large(now_ms, region, out);
-            if !is_large && !self.fetch_small(now_ms, region, bytes_max, out) {
-                is_large = may_be_large && self.fetch_large(now_ms, region, out);
-                if !is_large {
-                    return;
+        let mut fetches: Vec<(Lane, bool)> = fetches.collect();
+        while fetches.len() < REGION_FETCHES_MAX {
+            let large = fetches.iter().filter(|(_, is_large)| *is_large).count();
+            let may_be_large = large + 1 < REGION_FETCHES_MAX;
+            let may_be_stuck = fetches.iter().all(|(lane, _)| *lane == Lane::Fresh);
+            let peer = &self.peers[&region];
+            let is_stuck_turn = may_be_stuck && peer.turns >= REGION_STUCK_TURN;
+            let lanes = match is_stuck_turn {
+                true => [Lane::Stuck, Lane::Fresh],
+                false => [Lane::Fresh, Lane::Stuck],
+            };
+            let lanes = lanes.into_iter().filter(|lane| may_be_stuck || *lane == Lane::Fresh);
+            let mut fetched = None;
+            for lane in lanes {
+                let is_large = self.fetch_of(lane, may_be_large, (now_ms, region), out);
+                fetched = is_large.map(|is_large| (lane, is_large));
+                if fetched.is_some() {
+                    break;
                 }
             }
-            self.peers.get_mut(&region).expect("it is known").had_part = is_large;
-            large += usize::from(is_large);
-            under_way += 1;
+            let Some((lane, is_large)) = fetched else { return };
+            let peer = self.peers.get_mut(&region).expect("it is known");
+            peer.had_part = is_large;
+            peer.turns = if lane == Lane::Stuck { 0 } else { peer.turns.saturating_add(1) };
+            fetches.push((lane, is_large));
         }
+    }
+
+    /// Fetches of a line; returns true if that is of an entry of many bytes, and `None` if nothing may be fetched.
+    fn fetch_of(
+        &mut self,
+        lane: Lane,
+        may_be_large: bool,
+        (now_ms, region): (u64, RegionId),
+        out: &mut Vec<Effect>,
+    ) -> Option<bool> {
+        let peer = self.peers.get_mut(&region).expect("it is known");
+        let bytes_max = peer.budget.left(now_ms).min(REGION_FETCH_BYTES_MAX);
+        if bytes_max == 0 {
+            return None;
+        }
+        // By turns: neither waits for the other, whether it is time or bytes that are short.
+        let is_turn = !peer.had_part;
+        if is_turn && may_be_large && self.fetch_large(now_ms, (region, lane), out) {
+            return Some(true);
+        }
+        if self.fetch_small(now_ms, (region, lane), bytes_max, out) {
+            return Some(false);
+        }
+        (may_be_large && self.fetch_large(now_ms, (region, lane), out)).then_some(true)
     }
 
     /// Fetches entries of few bytes; false if none waits.
     fn fetch_small(
         &mut self,
         now_ms: u64,
-        region: RegionId,
+        (region, lane): (RegionId, Lane),
         bytes_max: u64,
         out: &mut Vec<Effect>,
     ) -> bool {
-        let chosen = self.choose(region, REGION_FETCH_IDS_MAX, bytes_max);
+        let chosen = self.choose((region, lane), REGION_FETCH_IDS_MAX, bytes_max);
         if chosen.names.is_empty() {
             return false;
         }
@@ -208,10 +258,15 @@ impl Pull {
     }
 
     /// Fetches an entry of many bytes, or a part of it; false if none waits, or one of few is older.
-    fn fetch_large(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) -> bool {
+    fn fetch_large(
+        &mut self,
+        now_ms: u64,
+        (region, lane): (RegionId, Lane),
+        out: &mut Vec<Effect>,
+    ) -> bool {
         let peer = self.peers.get_mut(&region).expect("it is known");
         let part_bytes = peer.budget.part_bytes(self.part_bytes);
-        let Some(asked) = self.choose_large(region, part_bytes) else { return false };
+        let Some(asked) = self.choose_large((region, lane), part_bytes) else { return false };
         let (name, need, is_part) = (asked.name.clone(), asked.need, asked.is_part);
         let bytes_max = asked.bytes;
         self.peers.get_mut(&region).expect("it is known").budget.take(bytes_max);
@@ -224,13 +279,23 @@ impl Pull {
     }
 }
 
-/// True if a batch goes on from a token: its outcomes are in order, up to its own token, and so are those that it lacks.
-fn follows(token: Token, batch: &Batch, unnamed: Option<&Skipped>) -> bool {
-    let has = |op: OpSeq| token.through < op && op <= batch.token.through;
-    if unnamed.is_some_and(|it| !has(it.first)) {
-        return false;
-    }
-    let mut before = token.through;
-    let in_order = batch.ids.iter().all(|(op, _)| std::mem::replace(&mut before, *op) < *op);
-    in_order && before <= batch.token.through && batch.ids.len() <= REGION_ASK_IDS_MAX
+/// True if a batch goes on from a token: its outcomes are in order, up to its own token, and so are those whose buckets are not
+/// known here.
+fn follows(token: Token, batch: &Batch, unnamed: &Unnamed) -> bool {
+    let in_order = |ids: &[(OpSeq, Id)]| ids.is_sorted_by(|(one, _), (two, _)| one < two);
+    let mut ops: Vec<OpSeq> = batch.ids.iter().chain(unnamed).map(|(op, _)| *op).collect();
+    ops.sort_unstable();
+    in_order(&batch.ids)
+        && in_order(unnamed)
+        && ops.is_sorted_by(|one, two| one < two)
+        && ops.first().is_none_or(|first| token.through < *first)
+        && ops.last().copied().unwrap_or(token.through) <= batch.token.through
+        && ops.len() <= REGION_ASK_IDS_MAX
+}
+
+/// True if a journal tells something else at a position than it did before: it has lost what it told, and gives positions
+/// anew.
+fn has_lost(stream: &Stream, batch: &Batch, unnamed: &Unnamed) -> bool {
+    let is_other = |(op, id): &(OpSeq, Id)| stream.open.get(op).is_some_and(|it| *it != id.print);
+    batch.ids.iter().chain(unnamed).any(is_other)
 }

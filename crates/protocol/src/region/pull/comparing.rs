@@ -1,14 +1,17 @@
 //! Comparisons: walks over a region's keys where tokens of its journals are void, or an earlier one passed over entries.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::{PgId, RegionId};
 
 use super::super::compare::{Listed, Range, Summed};
+use super::super::entry::Id;
 use super::super::journal::Token;
 use super::requests::{Query, Request};
+use super::stuck::{Lack, Lacks};
 use super::wants::Claim;
 use super::{Alarm, Effect, JournalState, LocalEntries, Pull, Source, Stream};
+use crate::limits::REGION_ASK_IDS_MAX;
 
 /// A comparison of all keys of a region. A range that is asked for stays first in line until it is answered.
 #[derive(Debug)]
@@ -19,8 +22,9 @@ pub(super) struct Comparison {
     rest: Option<Range>,
     /// Runs that differ, and were not listed yet.
     differing: VecDeque<Range>,
-    /// Journals of which claims were dropped since it began: it may not find them again.
-    missed: BTreeSet<PgId>,
+    /// Journals of which claims were passed over since it began, and the reasons: it may not find them again.
+    missed: BTreeMap<PgId, Lacks>,
+    began_ms: u64,
 }
 
 impl Comparison {
@@ -28,8 +32,8 @@ impl Comparison {
         self.rest.is_none() && self.differing.is_empty()
     }
 
-    pub(super) fn has_missed(&mut self, pg: PgId) {
-        self.missed.insert(pg);
+    pub(super) fn has_missed(&mut self, pg: PgId, lack: Lack) {
+        self.missed.entry(pg).or_default().add(lack);
     }
 }
 
@@ -46,7 +50,7 @@ impl Pull {
         if self.requests.values().any(is_asked) || !self.has_room(region) {
             return;
         }
-        self.begin_comparison(region, out);
+        self.begin_comparison(now_ms, region, out);
         let Some(comparison) = &self.peers[&region].comparison else { return };
         let (differing, rest) = (comparison.differing.front().cloned(), comparison.rest.clone());
         if let Some(range) = differing {
@@ -58,23 +62,28 @@ impl Pull {
         out.push(Effect::Walk { region, request, range });
     }
 
-    fn begin_comparison(&mut self, region: RegionId, out: &mut Vec<Effect>) {
+    fn begin_comparison(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         if self.peers[&region].comparison.is_some() {
             return;
         }
         let void = self.streams_of(region).filter(|(_, stream)| stream.is_void());
         let covers: BTreeSet<PgId> = void.map(|(source, _)| source.pg).collect();
-        // Those that the last one passed over are found once others can be taken.
-        let is_again = |stream: &Stream| stream.is_incomplete && !stream.is_void();
+        // Those that the last one passed over are found once that may be of use.
+        let is_again = |stream: &Stream| stream.incomplete.any() && !stream.is_void();
         let again = self.streams_of(region).filter(|(_, stream)| is_again(stream)).count();
-        if covers.is_empty() && (again == 0 || !self.may_go_back(region)) {
+        let is_due = self.streams_of(region).any(|(_, stream)| stream.incomplete.is_due);
+        if covers.is_empty() && (!is_due || self.peers[&region].again.rests(now_ms)) {
             return;
         }
         self.drop_found_again(region);
+        let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
+        for (_, stream) in streams.take_while(|(source, _)| source.region == region) {
+            stream.incomplete.is_due = false;
+        }
         out.push(Effect::Alarm(Alarm::Resync { region, journals: covers.len() + again }));
-        let (rest, differing, missed) = (Some(Range::default()), VecDeque::new(), BTreeSet::new());
+        let (rest, differing, missed) = (Some(Range::default()), VecDeque::new(), BTreeMap::new());
         let peer = self.peers.get_mut(&region).expect("it is known");
-        peer.comparison = Some(Comparison { covers, rest, differing, missed });
+        peer.comparison = Some(Comparison { covers, rest, differing, missed, began_ms: now_ms });
     }
 
     pub(super) fn walked(
@@ -97,14 +106,14 @@ impl Pull {
         let differing = summed.runs.into_iter().filter(differs).map(|(range, _)| range);
         comparison.differing.extend(differing);
         comparison.rest = summed.rest;
-        self.end_if_listed(region, out);
+        self.end_if_listed(now_ms, region, out);
     }
 
     pub(super) fn listed(
         &mut self,
         now_ms: u64,
         request: u64,
-        (listed, groups): (Listed, Vec<PgId>),
+        (listed, groups, unnamed): (Listed, Vec<PgId>, Vec<(PgId, Id)>),
         here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
@@ -113,22 +122,27 @@ impl Pull {
         let range = self.comparison(region).differing.pop_front();
         let range = range.expect("what is asked for was not listed yet");
         let is_journal = |pg: &PgId| self.streams.contains_key(&Source { region, pg: *pg });
-        let have_groups = listed.ids.len() == groups.len() && groups.iter().all(is_journal);
-        if !have_groups || !listed.covers(&range) {
+        let have_groups = listed.ids.len() == groups.len()
+            && groups.iter().chain(unnamed.iter().map(|(pg, _)| pg)).all(is_journal);
+        let is_bounded = listed.ids.len() + unnamed.len() <= REGION_ASK_IDS_MAX;
+        if !have_groups || !is_bounded || !listed.covers(&range) {
             self.comparison(region).differing.push_front(range);
             self.back_off(now_ms, region);
             return out.push(Effect::Alarm(Alarm::Unsound { region }));
         }
         self.comparison(region).differing.extend(listed.rest);
-        let sources: Vec<_> = groups.into_iter().map(|pg| Source { region, pg }).collect();
-        for source in &sources {
-            self.streams.get_mut(source).expect("it was there").listed += 1;
+        for pg in groups.iter().chain(unnamed.iter().map(|(pg, _)| pg)) {
+            let source = Source { region, pg: *pg };
+            self.streams.get_mut(&source).expect("it was there").listed += 1;
         }
-        self.peers.get_mut(&region).expect("it is known").claims += sources.len();
-        for (source, id) in sources.into_iter().zip(listed.ids) {
-            self.take(now_ms, Claim::new(source, None, id), here, out);
+        let count = groups.len() + unnamed.len();
+        self.peers.get_mut(&region).expect("it is known").claims += count;
+        let claim = |(pg, id)| Claim::new(Source { region, pg }, None, id);
+        for told in groups.into_iter().zip(listed.ids) {
+            self.take(now_ms, claim(told), here, out);
         }
-        self.end_if_listed(region, out);
+        unnamed.into_iter().for_each(|told| self.keep_unnamed(now_ms, claim(told)));
+        self.end_if_listed(now_ms, region, out);
     }
 
     fn comparison(&mut self, region: RegionId) -> &mut Comparison {
@@ -138,9 +152,13 @@ impl Pull {
 
     /// Ends a comparison that has listed all. Its journals are asked again: what cannot be taken yet holds up their tokens
     /// alone.
-    fn end_if_listed(&mut self, region: RegionId, out: &mut Vec<Effect>) {
+    fn end_if_listed(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         let peer = self.peers.get_mut(&region).expect("who is asked is known");
         let Some(over) = peer.comparison.take_if(|it| it.is_over()) else { return };
+        if over.missed.values().any(|missed| missed.waits_for_time()) {
+            peer.again.begin(now_ms);
+        }
+        peer.again.rest(now_ms, now_ms - over.began_ms);
         let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
         for (source, stream) in streams.take_while(|(source, _)| source.region == region) {
             if over.covers.contains(&source.pg) {
@@ -150,7 +168,9 @@ impl Pull {
                 (stream.course, stream.told) = (JournalState::Compared, resume);
             }
             // All keys were walked over, so it listed what earlier ones had passed over.
-            stream.is_incomplete &= over.missed.contains(&source.pg);
+            let mut missed = over.missed.get(&source.pg).copied().unwrap_or_default();
+            missed.is_due = stream.incomplete.is_due && missed.any();
+            stream.incomplete = missed;
             stream.move_compared_token(*source, out);
         }
     }

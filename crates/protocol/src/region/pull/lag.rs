@@ -31,6 +31,7 @@ impl Lag {
 }
 
 impl Pull {
+    /// The claims on entries whose buckets are known here.
     pub(super) fn all_claims(&self) -> impl Iterator<Item = &Claim> {
         let held = self.held.iter().map(|(_, claim)| claim);
         self.wants.values().flat_map(Want::claims).chain(held)
@@ -44,9 +45,10 @@ impl Pull {
             let lag = lags.entry(source.region).or_default();
             lag.add(stream.left.0, stream.left.1);
             stream.skipped.iter().for_each(|skipped| lag.add(skipped.count, skipped.bytes));
-            lag.is_comparing |= stream.is_void() || stream.is_incomplete;
+            lag.is_comparing |= stream.is_void() || stream.incomplete.any();
         }
-        for claim in self.all_claims() {
+        let unnamed = self.peers.values().flat_map(|peer| peer.unnamed.claims());
+        for claim in self.all_claims().chain(unnamed) {
             let (lag, clock) = (lags.entry(claim.region).or_default(), claim.id.at.clock);
             lag.add(1, claim.id.bytes);
             lag.oldest = Some(lag.oldest.map_or(clock, |oldest| oldest.min(clock)));

@@ -53,6 +53,9 @@ impl Pull {
                     lookups.names.extend(again.filter(|name| asked(name)).cloned());
                 }
             }
+            Event::FoundBuckets { request, found } => {
+                lookups.names.extend(self.names_found(*request, found));
+            }
             Event::Merged { names } => {
                 let again = names.iter().filter(|name| self.is_looked_at_again(name));
                 lookups.names.extend(again.cloned());

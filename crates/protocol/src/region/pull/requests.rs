@@ -1,10 +1,11 @@
 //! Requests to other regions that are under way: what each asks for, how long it may take, and what it is charged for.
 //! [`super::asking`] decides which are to be made, and [`super::wants`] takes the answers; nothing here knows of these.
 
-use larder_types::{PgId, RegionId};
+use larder_types::{BucketId, PgId, RegionId};
 
 use super::super::entry::{Name, Need};
 use super::Pull;
+use super::queue::Lane;
 use crate::limits::{REGION_ANSWER_MS, REGION_POLL_MS};
 
 /// A request that is under way.
@@ -24,6 +25,8 @@ pub(super) enum Query {
     Walk,
     /// The ids of the first run that differs.
     List,
+    /// The buckets of the region, for those of these that are not known here.
+    Buckets(Vec<BucketId>),
     Fetch(Vec<RequestedEntry>),
 }
 
@@ -36,6 +39,8 @@ pub(super) struct RequestedEntry {
     /// Bytes that the region's budget was charged with.
     pub(super) bytes: u64,
     pub(super) need: Need,
+    /// The line that it was taken from.
+    pub(super) lane: Lane,
     /// It has a request of its own, as it has many bytes.
     pub(super) is_large: bool,
     /// Only a part of its bytes is asked for.
@@ -62,6 +67,12 @@ impl Pull {
         let (region, what) = (asked.region, of_kind(&mut asked.what)?);
         self.requests.remove(&request);
         Some((region, what))
+    }
+
+    /// Drops requests that ask for anything but entries. All that they asked for is asked for again, as it is noted until it is
+    /// answered.
+    pub(super) fn void_answers(&mut self) {
+        self.requests.retain(|_, request| matches!(request.what, Query::Fetch(_)));
     }
 
     /// Gives a request more time, as its answer is on its way.

@@ -1,10 +1,11 @@
 //! The progress in one journal of another region: the position received, what of it is settled, and what was skipped.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use larder_types::OpSeq;
 
 use super::super::journal::Token;
+use super::stuck::{Lack, Lacks};
 use super::{Effect, Source};
 
 /// See the module's head.
@@ -16,8 +17,8 @@ pub(super) struct Stream {
     pub(super) told: Token,
     /// Outcomes and bytes behind that, as the region said.
     pub(super) left: (u64, u64),
-    /// Positions of this era whose claims are not settled.
-    pub(super) open: BTreeSet<OpSeq>,
+    /// Positions of this era whose claims are not settled, each with the print that was told there.
+    pub(super) open: BTreeMap<OpSeq, u128>,
     /// Counts how often its token was void. What was told before is found by the comparison, and a journal that has lost
     /// outcomes gives their positions to others: those of an earlier era mean nothing.
     pub(super) era: u32,
@@ -25,8 +26,8 @@ pub(super) struct Stream {
     pub(super) skipped: Option<Skipped>,
     /// Claims of comparisons that are not settled.
     pub(super) listed: usize,
-    /// Comparisons passed over some of its entries: the token waits for another one.
-    pub(super) is_incomplete: bool,
+    /// Reasons for which comparisons passed over some of its entries: the token waits for another one.
+    pub(super) incomplete: Lacks,
     pub(super) course: JournalState,
     pub(super) asked_ms: u64,
     /// Its region has answered since the start.
@@ -48,13 +49,14 @@ pub(super) enum JournalState {
 
 /// Outcomes of a journal that were passed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Skipped {
+pub(super) struct Skipped {
     /// The first of them. The token stays before it.
-    pub first: OpSeq,
+    pub(super) first: OpSeq,
     /// Their number.
-    pub count: u64,
+    pub(super) count: u64,
     /// Their bytes.
-    pub bytes: u64,
+    pub(super) bytes: u64,
+    pub(super) lacks: Lacks,
 }
 
 impl Stream {
@@ -63,11 +65,11 @@ impl Stream {
             settled,
             told: settled,
             left: (0, 0),
-            open: BTreeSet::new(),
+            open: BTreeMap::new(),
             era: 0,
             skipped: None,
             listed: 0,
-            is_incomplete: false,
+            incomplete: Lacks::default(),
             course: JournalState::Followed,
             asked_ms: 0,
             is_heard: false,
@@ -89,7 +91,8 @@ impl Stream {
 
     /// The op up to which all that the journal told is settled.
     fn through(&self) -> OpSeq {
-        let first = self.open.first().copied().into_iter().chain(self.skipped.map(|it| it.first));
+        let first =
+            self.open.keys().next().copied().into_iter().chain(self.skipped.map(|it| it.first));
         first.map(|first| OpSeq(first.0 - 1)).fold(self.told.through, OpSeq::min)
     }
 
@@ -103,7 +106,7 @@ impl Stream {
 
     /// Follows a journal again that was compared, once all that was listed of it is settled.
     pub(super) fn move_compared_token(&mut self, source: Source, out: &mut Vec<Effect>) {
-        if self.course == JournalState::Compared && self.listed == 0 && !self.is_incomplete {
+        if self.course == JournalState::Compared && self.listed == 0 && !self.incomplete.any() {
             self.course = JournalState::Followed;
             // Where a journal has lost what it told, the token goes back.
             self.save(source, self.through(), out);
@@ -115,24 +118,22 @@ impl Stream {
         out.push(Effect::SaveToken { source, token: self.settled });
     }
 
-    /// Passes over an outcome of this era that was claimed.
-    pub(super) fn skip(&mut self, op: OpSeq, bytes: u64) {
-        self.open.remove(&op);
-        self.pass_over(Skipped { first: op, count: 1, bytes });
-    }
-
-    /// Passes over outcomes of this era. The token stays before them, and they are told again later.
-    pub(super) fn pass_over(&mut self, these: Skipped) {
+    /// Passes over an outcome of this era that was claimed. The token stays before it, and it is told again later.
+    pub(super) fn skip(&mut self, op: OpSeq, bytes: u64, lack: Lack) {
         assert!(!self.is_void(), "a journal that is void has no positions");
-        let skipped = self.skipped.get_or_insert(Skipped { count: 0, bytes: 0, ..these });
-        skipped.first = skipped.first.min(these.first);
-        skipped.count = skipped.count.saturating_add(these.count);
-        skipped.bytes = skipped.bytes.saturating_add(these.bytes);
+        let was_open = self.open.remove(&op).is_some();
+        assert!(was_open, "what is passed over was told");
+        let none = Skipped { first: op, count: 0, bytes: 0, lacks: Lacks::default() };
+        let skipped = self.skipped.get_or_insert(none);
+        skipped.first = skipped.first.min(op);
+        skipped.count = skipped.count.saturating_add(1);
+        skipped.bytes = skipped.bytes.saturating_add(bytes);
+        skipped.lacks.add(lack);
     }
 
     /// Goes back to what was passed over.
     pub(super) fn go_back(&mut self) {
-        let Some(Skipped { first, count, bytes }) = self.skipped.take() else { return };
+        let Some(Skipped { first, count, bytes, .. }) = self.skipped.take() else { return };
         self.told = Token { through: OpSeq(first.0 - 1) };
         self.left = (self.left.0.saturating_add(count), self.left.1.saturating_add(bytes));
     }

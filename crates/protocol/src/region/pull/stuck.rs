@@ -1,30 +1,128 @@
 //! Changes that cannot be applied now, and those beyond the limit of them.
 //!
 //! A full store accepts no bytes, a region may be unable to read an object that it announced, and a clock may be ahead
-//! for long. Such claims are stuck: they are looked at again and again. They have a bound of their own, and so take no
-//! room of others. Beyond it a claim is dropped. Its journal is followed on, while the token stays before it. Once half
-//! of the stuck claims are settled the machine goes back to the first that was dropped, from where all is told again.
-//! What was taken meanwhile is here by then. The same goes for outcomes whose buckets are not known here. Of a
-//! comparison's claims that are dropped another comparison finds what is still not here.
+//! for long. Such claims are stuck: they are looked at again and again, with pauses that grow. They have a bound of their
+//! own, and so take no room of others. Their fetches have a queue of their own, and take no turns of others.
+//!
+//! Beyond the bound a claim is dropped. Its journal is followed on, while the token stays before it. The machine goes
+//! back to it once half of the stuck claims are settled, and by time, as others of them may never be. From there all is
+//! told again. What was taken meanwhile is here by then. Of a comparison's claims that are dropped another comparison
+//! finds what is still not here. The same goes for what is dropped as its bucket is not known here ([`super::unnamed`]).
 
 use larder_types::{PgId, RegionId};
 
 use super::wants::Claim;
 use super::{JournalState, Pull, Source};
-use crate::limits::{REGION_BACK_MS_MAX, REGION_HELD_MS, REGION_POLL_MS, REGION_STUCK_MAX};
+use crate::limits::{REGION_BACK_MS_MAX, REGION_HELD_MS, REGION_HELD_MS_MAX};
+
+/// The reason why a claim is passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// Too many others are stuck.
+    Room,
+    /// Its bucket is not known here, and is looked for.
+    Name,
+    /// Its bucket is not known here, and has no place among those that are looked for.
+    Place,
+}
+
+/// The reasons for all that was passed over of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Lacks {
+    room: bool,
+    name: bool,
+    place: bool,
+    /// It is to be found again now, as one of the reasons may hold no more.
+    pub(super) is_due: bool,
+}
+
+impl Lacks {
+    pub(super) fn add(&mut self, lack: Lack) {
+        match lack {
+            Lack::Room => self.room = true,
+            Lack::Name => self.name = true,
+            Lack::Place => self.place = true,
+        }
+    }
+
+    pub(super) fn any(self) -> bool {
+        self.name || self.waits_for_time()
+    }
+
+    /// True if time alone may end one of the reasons, as far as is known.
+    pub(super) fn waits_for_time(self) -> bool {
+        self.room || self.place
+    }
+
+    /// Marks it to be found again, if it was passed over for this reason.
+    fn find_again(&mut self, lack: Lack) {
+        self.is_due |= match lack {
+            Lack::Room => self.room,
+            Lack::Name => self.name,
+            Lack::Place => self.place,
+        };
+    }
+}
+
+/// The time at which what was passed over is found again although nothing has changed.
+#[derive(Debug, Default)]
+pub(super) struct FindAgain {
+    /// Claims were passed over for room since the last time.
+    lacks_room: bool,
+    due_ms: Option<u64>,
+    /// Time for which that was put off last, and the last time.
+    pause_ms: u64,
+    last_ms: u64,
+    /// No comparison begins before, but for journals that are void.
+    rests_until_ms: u64,
+}
+
+impl FindAgain {
+    /// Puts it off, ever longer while it follows soon upon the last time.
+    pub(super) fn begin(&mut self, now_ms: u64) {
+        if self.due_ms.is_some() {
+            return;
+        }
+        let is_soon = now_ms.saturating_sub(self.last_ms) <= 2 * self.pause_ms;
+        let pause_ms = if is_soon { 2 * self.pause_ms } else { REGION_HELD_MS };
+        self.pause_ms = pause_ms.clamp(REGION_HELD_MS, REGION_BACK_MS_MAX);
+        self.due_ms = Some(now_ms + self.pause_ms);
+    }
+
+    /// A comparison took so long: the next one is put off for as long, so that half of the time is left.
+    pub(super) fn rest(&mut self, now_ms: u64, took_ms: u64) {
+        self.rests_until_ms = now_ms + took_ms;
+    }
+
+    pub(super) fn rests(&self, now_ms: u64) -> bool {
+        now_ms < self.rests_until_ms
+    }
+
+    fn end(&mut self, now_ms: u64) {
+        (self.lacks_room, self.due_ms, self.last_ms) = (false, None, now_ms);
+    }
+}
 
 impl Pull {
-    /// Holds a claim that cannot be taken now, and looks at it again later; drops it if too many are held.
+    /// Holds a claim that cannot be taken now, and looks at it again after ever longer pauses; passes it over if too many are held.
     pub(super) fn hold_stuck(&mut self, now_ms: u64, mut claim: Claim) {
+        claim.pause_ms = (2 * claim.pause_ms).clamp(REGION_HELD_MS, REGION_HELD_MS_MAX);
+        self.hold_for(now_ms, claim.pause_ms, claim);
+    }
+
+    /// Holds a claim for so long, as one of those that are stuck.
+    pub(super) fn hold_for(&mut self, now_ms: u64, pause_ms: u64, mut claim: Claim) {
         if !claim.is_stuck {
             let peer = self.peers.get_mut(&claim.region).expect("who told of it is known");
-            if peer.stuck == REGION_STUCK_MAX {
-                return self.drop_claim(&claim);
+            if peer.stuck == self.bounds.stuck {
+                peer.again.lacks_room = true;
+                peer.again.begin(now_ms);
+                return self.drop_claim(&claim, Lack::Room);
             }
             peer.stuck += 1;
             claim.is_stuck = true;
         }
-        self.held.push((now_ms + REGION_HELD_MS, claim));
+        self.held.push((now_ms + pause_ms, claim));
     }
 
     /// Forgets the places that a claim had among those of its region.
@@ -37,22 +135,22 @@ impl Pull {
         }
     }
 
-    /// Drops a claim. Its entry is found again: told by its journal, or by another comparison.
-    fn drop_claim(&mut self, claim: &Claim) {
+    /// Passes over a claim. Its entry is found again: told by its journal, or by another comparison.
+    pub(super) fn drop_claim(&mut self, claim: &Claim, lack: Lack) {
         self.release(claim);
         let source = claim.source();
         let stream = self.streams.get_mut(&source).expect("who told of it is followed");
         match claim.at {
-            Some(at) if at.era == stream.era => stream.skip(at.op, claim.id.bytes),
+            Some(at) if at.era == stream.era => stream.skip(at.op, claim.id.bytes, lack),
             Some(_) => {}
             None => {
                 assert!(stream.listed > 0, "each claim of a comparison is counted");
                 stream.listed -= 1;
                 // A journal that is followed tells it itself.
                 if stream.course != JournalState::Followed {
-                    stream.is_incomplete = true;
+                    stream.incomplete.add(lack);
                     let peer = self.peers.get_mut(&source.region).expect("it is known");
-                    peer.comparison.iter_mut().for_each(|it| it.has_missed(source.pg));
+                    peer.comparison.iter_mut().for_each(|it| it.has_missed(source.pg, lack));
                 }
             }
         }
@@ -62,50 +160,57 @@ impl Pull {
     /// void since.
     pub(super) fn drop_found_again(&mut self, region: RegionId) {
         let streams = &self.streams;
-        let is_found_again = |(_, claim): &mut (u64, Claim)| {
-            let is_of_era = claim.at.is_some_and(|at| at.era == streams[&claim.source()].era);
-            claim.region == region && !is_of_era
-        };
-        let dropped: Vec<_> = self.held.extract_if(.., is_found_again).collect();
-        dropped.iter().for_each(|(_, claim)| self.drop_claim(claim));
+        let is_found_again =
+            |claim: &Claim| claim.at.is_none_or(|at| at.era != streams[&claim.source()].era);
+        let of_region =
+            |(_, claim): &mut (u64, Claim)| claim.region == region && is_found_again(claim);
+        let dropped: Vec<_> = self.held.extract_if(.., of_region).collect();
+        let peer = self.peers.get_mut(&region).expect("it is known");
+        let unnamed = peer.unnamed.extract(is_found_again);
+        dropped.iter().for_each(|(_, claim)| self.drop_claim(claim, Lack::Room));
+        unnamed.iter().for_each(|claim| self.drop_claim(claim, Lack::Name));
     }
 
-    /// True if so few claims of a region are stuck that what was dropped is to be found again.
-    pub(super) fn may_go_back(&self, region: RegionId) -> bool {
-        2 * self.peers[&region].stuck <= REGION_STUCK_MAX
-    }
-
-    /// Has outcomes whose buckets are not known told again: soon, as buckets are made at once, and ever more seldom while one
-    /// cannot be.
-    pub(super) fn go_back_later(&mut self, now_ms: u64, region: RegionId) {
-        let peer = self.peers.get_mut(&region).expect("who told of it is known");
-        if peer.back_ms.is_none() {
-            peer.back_pause_ms = (2 * peer.back_pause_ms).clamp(REGION_POLL_MS, REGION_BACK_MS_MAX);
-            peer.back_ms = Some(now_ms + peer.back_pause_ms);
+    /// Has what was passed over of a region for this reason found again.
+    pub(super) fn find_again(&mut self, region: RegionId, lack: Lack) {
+        let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
+        for (_, stream) in streams.take_while(|(source, _)| source.region == region) {
+            stream.skipped.iter_mut().for_each(|skipped| skipped.lacks.find_again(lack));
+            stream.incomplete.find_again(lack);
         }
     }
 
-    /// Goes back to what was passed over, if it is time. No ids are asked for meanwhile: an answer would be taken for one from
-    /// there on.
-    pub(super) fn go_back(&mut self, now_ms: u64, region: RegionId) {
-        let is_time = match self.peers[&region].back_ms {
-            // However many claims are stuck: what waits for its bucket is not.
-            Some(back_ms) => back_ms <= now_ms,
-            None => self.may_go_back(region),
-        };
-        if !is_time {
+    /// Has what was passed over found again, if it is time, or if so few claims of its region are stuck that others have room.
+    pub(super) fn look_for_room(&mut self, now_ms: u64, region: RegionId) {
+        let peer = self.peers.get_mut(&region).expect("it is known");
+        let has_room = peer.again.lacks_room && 2 * peer.stuck <= self.bounds.stuck;
+        let is_time = peer.again.due_ms.is_some_and(|due_ms| due_ms <= now_ms);
+        if !has_room && !is_time {
             return;
         }
-        let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
-        let mut has_all = true;
-        for (_, stream) in streams.take_while(|(source, _)| source.region == region) {
-            has_all &= stream.skipped.is_none() && stream.left.0 == 0;
-            stream.go_back();
+        peer.again.end(now_ms);
+        if has_room {
+            return self.find_again(region, Lack::Room);
         }
-        let peer = self.peers.get_mut(&region).expect("it is known");
-        peer.back_ms = None;
-        if has_all {
-            peer.back_pause_ms = 0;
+        // The end of a comparison decides when the next one begins.
+        let is_comparing = peer.comparison.is_some();
+        let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
+        for (_, stream) in streams.take_while(|(source, _)| source.region == region) {
+            let skipped = stream.skipped.as_mut().map(|skipped| &mut skipped.lacks);
+            let incomplete = (!is_comparing).then_some(&mut stream.incomplete);
+            for lacks in skipped.into_iter().chain(incomplete) {
+                lacks.is_due |= lacks.waits_for_time();
+            }
+        }
+    }
+
+    /// Goes back to what is to be found again. No ids are asked for meanwhile: an answer would be taken for one from there on.
+    pub(super) fn go_back(&mut self, region: RegionId) {
+        let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
+        for (_, stream) in streams.take_while(|(source, _)| source.region == region) {
+            if stream.skipped.is_some_and(|skipped| skipped.lacks.is_due) {
+                stream.go_back();
+            }
         }
     }
 }

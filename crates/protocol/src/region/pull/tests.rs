@@ -8,7 +8,8 @@ use super::*;
 use crate::limits::{
     CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX,
     REGION_AWAITED_TRIES_MAX, REGION_BACK_MS_MAX, REGION_CHANGED_TRIES_MAX,
-    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_POLL_MS, REGION_SILENT_MS, REGION_STUCK_MAX,
+    REGION_CLOCK_AHEAD_MS_MAX, REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_HELD_MS,
+    REGION_HELD_MS_MAX, REGION_POLL_MS, REGION_SILENT_MS, REGION_STUCK_MAX, REGION_STUCK_TURN,
     REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
@@ -48,11 +49,16 @@ fn source(region: u16, pg: u32) -> Source {
 
 impl Site {
     fn new(sources: &[(u16, u32)], bytes_per_s: u64) -> Self {
+        Self::bounded(Bounds::default(), sources, bytes_per_s)
+    }
+
+    fn bounded(bounds: Bounds, sources: &[(u16, u32)], bytes_per_s: u64) -> Self {
         let regions = sources.iter().map(|(region, _)| (RegionId(*region), bytes_per_s));
         let config = Config {
             own: RegionId(1),
             bytes_per_s: regions.collect(),
             part_bytes: PART_BYTES,
+            bounds,
             first_request: 100,
             planted: Planted::default(),
         };
@@ -71,6 +77,14 @@ impl Site {
     fn pass(&mut self, ms: u64) {
         self.now = EventTime { steady_ms: self.now.steady_ms + ms, wall_ms: self.now.wall_ms + ms };
         self.step(Event::Tick);
+    }
+
+    /// Lets a long time pass. Requests that nobody answers begin anew, and are under way at its end.
+    fn rest(&mut self, ms: u64) {
+        let short_ms = ms.min(3 * REGION_POLL_MS);
+        self.pass(ms - short_ms);
+        self.pass(short_ms / 2);
+        self.pass(short_ms - short_ms / 2);
     }
 
     fn effects(&mut self) -> Vec<Effect> {
@@ -736,3 +750,6 @@ mod large;
 
 #[path = "tests/stuck.rs"]
 mod stuck;
+
+#[path = "tests/unnamed.rs"]
+mod unnamed;

@@ -6,11 +6,11 @@ use larder_types::{HybridClock, OpSeq, PgId, RegionId};
 
 use super::super::entry::{Entry, Id, Name, Need};
 use super::super::merge::{Contradiction, LocalPart, holding};
-use super::queue::{Place, Queue, Size};
+use super::queue::{Lane, Place, Queue, Size};
 use super::requests::{Query, RequestedEntry};
 use super::{Alarm, Effect, Fetched, LocalEntries, Lookup, Pull, Source};
 use crate::limits::{
-    REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX,
+    REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
     REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Claim {
     changed: u32,
     /// It could not be taken: it has a place among those of which that is so.
     pub(super) is_stuck: bool,
+    /// Time for which it was held last, as it could not be taken.
+    pub(super) pause_ms: u64,
 }
 
 /// A position in a journal, of an era of it.
@@ -45,9 +47,9 @@ pub(super) struct Position {
 impl Claim {
     pub(super) fn new(source: Source, at: Option<Position>, id: Id) -> Self {
         let Source { region, pg } = source;
-        let (unknown, awaited, changed) = (0, 0, 0);
+        let (unknown, awaited, changed, pause_ms) = (0, 0, 0, 0);
         let (lacks_base, is_stuck) = (false, false);
-        Self { region, pg, at, id, unknown, lacks_base, awaited, changed, is_stuck }
+        Self { region, pg, at, id, unknown, lacks_base, awaited, changed, is_stuck, pause_ms }
     }
 
     pub(super) fn source(&self) -> Source {
@@ -64,6 +66,8 @@ pub(super) struct Want {
     state: State,
     /// By what regions told when it was queued last.
     size: Size,
+    /// The line that it was queued in last.
+    lane: Lane,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +120,11 @@ impl Want {
         self.claims.iter().any(|claim| claim.region == region && claim.lacks_base)
     }
 
+    /// The line for it: it is stuck only if each region that told of it could not give it, or it could not be taken of each.
+    pub(super) fn lane(&self) -> Lane {
+        if self.claims.iter().all(|claim| claim.is_stuck) { Lane::Stuck } else { Lane::Fresh }
+    }
+
     pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter()
     }
@@ -150,7 +159,8 @@ impl Pull {
     ) {
         if let Some(alarm) = self.refusal(&claim) {
             out.push(Effect::Alarm(alarm));
-            return self.hold_stuck(now_ms, claim);
+            // To look at it costs no request, and it may be due soon.
+            return self.hold_for(now_ms, REGION_HELD_MS, claim);
         }
         let (holds, base) = match here.entry(&claim.id.name) {
             Lookup::Found(entry) => {
@@ -179,18 +189,26 @@ impl Pull {
         let (name, clock, region) = (claim.id.name.clone(), claim.id.at.clock, claim.region);
         let state = State::Waiting(clock);
         let part_bytes = self.part_bytes;
-        let new = || Want { claims: Vec::new(), need, state, size: Size::Small };
+        let new = || Want { claims: Vec::new(), need, state, size: Size::Small, lane: Lane::Fresh };
         let want = self.wants.entry(name.clone()).or_insert_with(new);
         if need.has_bytes() {
             want.need = need;
         }
         want.claims.push(claim);
         if want.claims.len() == 1 {
-            want.size = want.size(part_bytes);
+            (want.size, want.lane) = (want.size(part_bytes), want.lane());
         }
-        let size = want.size;
-        if let Some(clock) = want.waits_since() {
-            self.queue_of(region).insert((clock, name), size);
+        let Some(clock) = want.waits_since() else { return };
+        let (size, place) = (want.size, (clock, name));
+        if want.lane == want.lane() {
+            let lane = want.lane;
+            return self.queue_of(region).insert(place, size, lane);
+        }
+        want.lane = want.lane();
+        let (lane, regions) = (want.lane, want.regions().collect::<Vec<_>>());
+        for region in regions {
+            self.queue_of(region).remove(&place);
+            self.queue_of(region).insert(place.clone(), size, lane);
         }
     }
 
@@ -226,10 +244,15 @@ impl Pull {
     }
 
     /// Chooses entries to fetch from a region: the oldest first, until they are this much.
-    pub(super) fn choose(&mut self, region: RegionId, ids_max: usize, bytes_max: u64) -> Chosen {
+    pub(super) fn choose(
+        &mut self,
+        (region, lane): (RegionId, Lane),
+        ids_max: usize,
+        bytes_max: u64,
+    ) -> Chosen {
         let mut chosen = Chosen::default();
         while chosen.names.len() < ids_max && chosen.bytes < bytes_max {
-            let Some(place) = self.queue_of(region).pop_small() else { break };
+            let Some(place) = self.queue_of(region).pop_small(lane) else { break };
             let asked = self.begin_fetch(region, &place, u64::MAX);
             chosen.bytes = chosen.bytes.saturating_add(asked.bytes);
             chosen.names.push((place.1, asked.need));
@@ -241,10 +264,10 @@ impl Pull {
     /// Chooses an entry of many bytes of which a part is to be fetched, unless older ones are to be fetched first.
     pub(super) fn choose_large(
         &mut self,
-        region: RegionId,
+        (region, lane): (RegionId, Lane),
         part_bytes: u64,
     ) -> Option<RequestedEntry> {
-        let place = self.queue_of(region).pop_large()?;
+        let place = self.queue_of(region).pop_large(lane)?;
         let asked = self.begin_fetch(region, &place, part_bytes);
         Some(RequestedEntry { is_large: true, ..asked })
     }
@@ -258,12 +281,13 @@ impl Pull {
         let is_part = need == Need::Bytes(None) && bytes_max < u64::MAX;
         want.state = State::RequestedEntry;
         let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
-        let (name, claims) = (place.1.clone(), want.claims.len());
+        let (name, claims, lane) = (place.1.clone(), want.claims.len(), want.lane);
         for other in others {
             self.queue_of(other).remove(place);
         }
         self.busy += 1;
-        RequestedEntry { name, claims, bytes: bytes.min(bytes_max), need, is_large: false, is_part }
+        let bytes = bytes.min(bytes_max);
+        RequestedEntry { name, claims, bytes, need, lane, is_large: false, is_part }
     }
 
     /// Puts a want back into queues, as nothing is under way for it any more.
@@ -272,11 +296,11 @@ impl Pull {
         assert_eq!(want.state, State::RequestedEntry, "one request is under way for a want");
         let clock = want.claims[0].id.at.clock;
         want.state = State::Waiting(clock);
-        want.size = want.size(self.part_bytes);
+        (want.size, want.lane) = (want.size(self.part_bytes), want.lane());
         self.busy -= 1;
-        let (size, regions) = (want.size, want.regions().collect::<Vec<_>>());
+        let (size, lane, regions) = (want.size, want.lane, want.regions().collect::<Vec<_>>());
         for region in regions {
-            self.queue_of(region).insert((clock, name.clone()), size);
+            self.queue_of(region).insert((clock, name.clone()), size, lane);
         }
     }
 

@@ -23,6 +23,11 @@ pub struct Counts {
     /// Times that a region became the home, and locks that a home made.
     pub homes: u64,
     pub locks: u64,
+    /// Looks for buckets that are not known, and times that a region went back in a journal to what it had passed over.
+    pub looks: u64,
+    pub went_back: u64,
+    /// Entries that a region without room did not take.
+    pub untaken: u64,
 }
 
 impl Counts {
@@ -42,6 +47,9 @@ impl Counts {
         self.lost_with_a_region += of.lost_with_a_region;
         self.homes += of.homes;
         self.locks += of.locks;
+        self.looks += of.looks;
+        self.went_back += of.went_back;
+        self.untaken += of.untaken;
     }
 
     pub fn has_all(&self) -> bool {
@@ -49,6 +57,7 @@ impl Counts {
         let stores = [changes, merges, crashes, wipes, freed, &self.parts];
         let regions = [resyncs, cuts, &self.leaves, &self.homes, &self.locks];
         let clocks = [clocks_ahead, &self.held_back];
-        stores.into_iter().chain(regions).chain(clocks).all(|it| *it > 0)
+        let lacks = [&self.looks, &self.went_back, &self.untaken];
+        stores.into_iter().chain(regions).chain(clocks).chain(lacks).all(|it| *it > 0)
     }
 }

@@ -48,10 +48,10 @@ impl World {
     /// A region joins that has nothing yet.
     fn join(&mut self, at: usize) {
         let id = RegionId(self.last.0 + 1);
-        let Site { skew_ms, clock_step_ms, part_bytes, .. } = self.sites[at];
+        let Site { skew_ms, clock_step_ms, part_bytes, bounds, .. } = self.sites[at];
         let pgs = 1 + self.rng.below(4) as u32;
         let site = Site::new(id, pgs, self.journal_max, skew_ms, self.bug);
-        self.sites[at] = Site { clock_step_ms, part_bytes, ..site };
+        self.sites[at] = Site { clock_step_ms, part_bytes, bounds, ..site };
         self.left.remove(&at);
         self.regions.insert(id, pgs);
         self.last = id;

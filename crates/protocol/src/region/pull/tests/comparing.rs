@@ -14,7 +14,7 @@ fn ids_of(entries: &[&Entry]) -> Vec<Id> {
 
 impl Site {
     /// These journals are void, and go on behind these ops.
-    fn void(&mut self, journals: &[(u32, u64)]) {
+    pub(super) fn void(&mut self, journals: &[(u32, u64)]) {
         let request = self.asked(2);
         self.effects();
         let void =
@@ -23,7 +23,7 @@ impl Site {
         self.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: pgs.collect() });
     }
 
-    fn walks(&self) -> Vec<(u64, Range)> {
+    pub(super) fn walks(&self) -> Vec<(u64, Range)> {
         let walks = self.out.iter().filter_map(|effect| match effect {
             Effect::Walk { region: RegionId(2), request, range } => Some((*request, range.clone())),
             _ => None,
@@ -31,7 +31,7 @@ impl Site {
         walks.collect()
     }
 
-    fn lists(&self) -> Vec<(u64, Range)> {
+    pub(super) fn lists(&self) -> Vec<(u64, Range)> {
         let lists = self.out.iter().filter_map(|effect| match effect {
             Effect::List { region: RegionId(2), request, range } => Some((*request, range.clone())),
             _ => None,
@@ -40,7 +40,7 @@ impl Site {
     }
 
     /// The walk that was asked for shows these.
-    fn walk(&mut self, theirs: &[&Entry]) {
+    pub(super) fn walk(&mut self, theirs: &[&Entry]) {
         let (request, range) = self.walks().pop().expect("a walk is asked for");
         self.out.clear();
         let summed = summed(Planted::default(), &range, ids_of(theirs).into_iter());
@@ -48,16 +48,16 @@ impl Site {
     }
 
     /// The run that was asked for has these.
-    fn list(&mut self, theirs: &[&Entry]) {
+    pub(super) fn list(&mut self, theirs: &[&Entry]) {
         let (request, range) = self.lists().pop().expect("a list is asked for");
         let listed = listed(Planted::default(), &range, ids_of(theirs).into_iter());
         self.answer_list(request, listed);
     }
 
     /// A list has these. A key's group is the one in which its entry was made.
-    fn answer_list(&mut self, request: u64, listed: Listed) {
+    pub(super) fn answer_list(&mut self, request: u64, listed: Listed) {
         let groups = listed.ids.iter().map(|id| id.origin.pg).collect();
-        self.step(Event::Listed { request, listed, groups });
+        self.step(Event::Listed { request, listed, groups, unnamed: vec![] });
     }
 
     /// All that is fetched comes, and is durable.
@@ -70,7 +70,7 @@ impl Site {
         }
     }
 
-    fn is_comparing(&self) -> bool {
+    pub(super) fn is_comparing(&self) -> bool {
         self.pull.lags()[&RegionId(2)].is_comparing
     }
 }
@@ -239,6 +239,75 @@ fn what_a_comparison_cannot_take_holds_up_a_token_alone() {
     assert_eq!(site.saved(), [(source(2, 0), 75)]);
 }
 
+/// More than may be held stays as it is.
+#[test]
+fn comparisons_of_what_was_passed_over_leave_half_of_the_time() {
+    let bounds = Bounds { stuck: 1, ..Bounds::default() };
+    let mut site = Site::bounded(bounds, &[(2, 0)], 1 << 20);
+    let theirs = [marker(2, 0, 1, 10), marker(2, 0, 2, 20)];
+    let theirs: Vec<&Entry> = theirs.iter().collect();
+    let withhold = |site: &mut Site, request, withheld| {
+        site.answer(request, Fetched { withheld, ..Fetched::default() });
+    };
+    // The answer to a list takes so long.
+    let slow_ms = 2 * REGION_BACK_MS_MAX;
+    site.void(&[(0, 70)]);
+    let mut ended_ms = site.now.steady_ms;
+    for _ in 0..4 {
+        let (request, range) = site.walks().pop().expect("all is compared again");
+        let begun_ms = site.now.steady_ms;
+        site.out.clear();
+        let summed = summed(Planted::default(), &range, ids_of(&theirs).into_iter());
+        site.step(Event::Walked { request, summed });
+        for _ in 0..slow_ms / REGION_HELD_MS {
+            site.pass(REGION_HELD_MS);
+            answer_all(&mut site, withhold);
+        }
+        site.pass(REGION_POLL_MS);
+        site.list(&theirs);
+        answer_all(&mut site, withhold);
+        assert!(site.is_comparing(), "one was passed over");
+        ended_ms = site.now.steady_ms.max(ended_ms);
+        let took_ms = ended_ms - begun_ms;
+        site.out.clear();
+        while site.walks().is_empty() {
+            site.pass(REGION_HELD_MS);
+            answer_all(&mut site, withhold);
+            assert!(site.now.steady_ms < ended_ms + 2 * slow_ms, "another one begins");
+        }
+        assert!(site.now.steady_ms >= ended_ms + took_ms, "half of the time is left");
+    }
+    assert_eq!(site.saved(), []);
+}
+
+/// As a local bucket is deleted: what was translated before may be of it.
+#[test]
+fn a_comparison_goes_on_when_answers_on_their_way_are_void() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (first, second) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
+    site.void(&[(0, 70)]);
+    let (walk, range) = site.walks().remove(0);
+    site.out.clear();
+    let half = Range { from: range.from, to: Some(name(&second).place()) };
+    let rest = Some(Range { from: name(&second).place(), to: None });
+    let runs = vec![(half, Sum { count: 1, hash: 1 })];
+    site.step(Event::Walked { request: walk, summed: Summed { runs, rest } });
+    let (list, _) = site.lists().pop().expect("the first half differs");
+    site.out.clear();
+    site.step(Event::VoidAnswers);
+    let (again, _) = site.lists().pop().expect("it is asked for again");
+    site.answer_list(list, Listed { ids: vec![id(&first)], rest: None });
+    assert_eq!(site.fetches(), [], "this answer is void");
+    site.answer_list(again, Listed { ids: vec![id(&first)], rest: None });
+    site.take(&[&first]);
+    let (_, range) = site.walks().pop().expect("it goes on");
+    assert_eq!(range.from, name(&second).place(), "where it was");
+    site.walk(&[&second]);
+    site.list(&[&second]);
+    site.take(&[&second]);
+    assert_eq!(site.saved(), [(source(2, 0), 70)]);
+}
+
 /// After each unsound answer the region is asked once more, a little later.
 #[test]
 fn answers_to_walks_and_lists_that_no_region_gives_break_nothing() {
@@ -261,7 +330,7 @@ fn answers_to_walks_and_lists_that_no_region_gives_break_nothing() {
     ];
     for (listed, groups) in answers {
         site.out.clear();
-        site.step(Event::Listed { request, listed, groups });
+        site.step(Event::Listed { request, listed, groups, unnamed: vec![] });
         assert_eq!(site.lists(), [], "not at once");
         assert_eq!(site.alarms(), [Alarm::Unsound { region: RegionId(2) }]);
         site.pass(REGION_POLL_MS);
