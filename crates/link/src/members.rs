@@ -347,7 +347,7 @@ impl Members {
         if self.live().count() + 1 >= REGIONS_MAX {
             return Err(Usage::Full.into());
         }
-        self.next_number().ok_or(Usage::NoNumber)?;
+        self.next_number(RegionId::OWN).ok_or(Usage::NoNumber)?;
         self.tokens.retain(|token| !token.is_expired(now_ms));
         if self.tokens.iter().filter(|token| token.used_by().is_none()).count() >= TOKENS_MAX {
             return Err(Usage::TooManyTokens.into());
@@ -358,18 +358,19 @@ impl Members {
         Ok(token)
     }
 
-    /// The next number that the first region gives.
-    fn next_number(&self) -> Option<RegionId> {
-        let last =
-            self.peers.last().map_or(self.own.number, |peer| peer.number.max(self.own.number));
+    /// The next number that the first region gives: above all that it knows, and above the last that it has `met`.
+    fn next_number(&self, met: RegionId) -> Option<RegionId> {
+        let known = self.peers.last().map_or(self.own.number, |peer| peer.number);
+        let last = known.max(self.own.number).max(met);
         (last.0 < NUMBERS_MAX).then(|| RegionId(last.0 + 1))
     }
 
-    /// Admits a store that has a token, or whose answer was lost.
+    /// Admits a store that has a token, or whose answer was lost. No number up to the last that was `met` is given.
     pub(crate) fn admit(
         &mut self,
         now_ms: u64,
         joiner: &Joiner<'_>,
+        met: RegionId,
     ) -> Result<RegionId, JoinRefused> {
         let Some(token) = self.tokens.iter().position(|token| token.id() == joiner.token) else {
             return Err(JoinRefused::TokenUnknown);
@@ -397,7 +398,7 @@ impl Members {
         if self.live().count() + 1 >= REGIONS_MAX {
             return Err(JoinRefused::Full);
         }
-        let number = self.next_number().ok_or(JoinRefused::Full)?;
+        let number = self.next_number(met).ok_or(JoinRefused::Full)?;
         self.tokens[token].use_by(joiner.fingerprint);
         let (name, address) = (joiner.name.clone(), joiner.address.clone());
         let fingerprint = joiner.fingerprint;

@@ -191,6 +191,7 @@ impl<S: Source> RequestHandler<S> {
     async fn join(&self, caller: Caller, join: Join) -> Result<Joined, Declined> {
         let registry = self.registry.clone();
         let name = join.name.clone();
+        let met = in_time(self.source.last_met()).await?;
         let admitted = blocking::run(move || {
             let joiner = Joiner {
                 token: join.token,
@@ -201,7 +202,7 @@ impl<S: Source> RequestHandler<S> {
                 address: &join.address,
             };
             registry.change(|members| {
-                let number = members.admit(now_ms(), &joiner).map_err(Refused::Join)?;
+                let number = members.admit(now_ms(), &joiner, met).map_err(Refused::Join)?;
                 Ok(Joined { number, known: RegionList { regions: members.exchanged() } })
             })
         });

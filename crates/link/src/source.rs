@@ -109,6 +109,10 @@ pub trait Source: Send + Sync + 'static {
         sink: FetchSink,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
 
+    /// The greatest number of another region whose changes are here, or [`RegionId::OWN`]. No number up to it is given again: the list
+    /// in the directory may be an older copy.
+    fn last_met(&self) -> impl Future<Output = Result<RegionId, Declined>> + Send;
+
     /// Keeps the list of regions outside the directory, where the store has a place for it. The joiner and all others are told
     /// of its number only afterwards: even if the directory is lost, no other region gets it.
     fn keep(&self, known: RegionList) -> impl Future<Output = Result<(), Declined>> + Send;

@@ -42,6 +42,8 @@ struct Fake {
     arrived: Notify,
     /// Lists that were kept, if there is a place where they can be.
     kept: Mutex<Option<Vec<RegionList>>>,
+    /// The greatest number of a region whose changes are here.
+    met: Mutex<RegionId>,
     how: How,
 }
 
@@ -162,6 +164,10 @@ impl Source for Fake {
         Ok(ListAnswer { listed, buckets: Vec::new() })
     }
 
+    async fn last_met(&self) -> Result<RegionId, Declined> {
+        Ok(*self.met.lock())
+    }
+
     async fn keep(&self, known: RegionList) -> Result<(), Declined> {
         self.kept.lock().as_mut().map(|kept| kept.push(known)).ok_or(Declined::NotReady)
     }
@@ -262,7 +268,8 @@ impl Region {
         let region_endpoint = RegionEndpoint::open(dir.path()).unwrap().unwrap();
         let (number, sent, arrived) = (region_endpoint.number(), AtomicU64::new(0), Notify::new());
         let kept = Mutex::new(Some(Vec::new()));
-        let source = Arc::new(Fake { number, sent, arrived, kept, how });
+        let met = Mutex::new(RegionId::OWN);
+        let source = Arc::new(Fake { number, sent, arrived, kept, met, how });
         let listening = region_endpoint.listen(socket, source.clone()).unwrap();
         region_endpoint.is_kept(&region_endpoint.known());
         Self { dir, region_endpoint, source, listening }

@@ -11,6 +11,18 @@ use crate::members::Known;
 use crate::message::JoinRefused;
 use crate::registry::now_ms;
 
+/// The list of regions is an older copy: it lacks one whose changes are here.
+#[tokio::test]
+async fn a_number_that_was_met_is_not_given_again() {
+    let first = Region::first().await;
+    *first.source.met.lock() = RegionId(2);
+    let another = first.joined("another", How::Bytes(10)).await;
+    assert_eq!(another.region_endpoint.number(), RegionId(3));
+    *first.source.met.lock() = RegionId(1);
+    let third = first.joined("third", How::Bytes(10)).await;
+    assert_eq!(third.region_endpoint.number(), RegionId(4));
+}
+
 #[tokio::test]
 async fn a_region_joins_with_a_token_and_both_ask_each_other() {
     let (first, second) = two(How::Bytes(10)).await;

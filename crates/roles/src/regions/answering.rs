@@ -92,6 +92,14 @@ impl<R: RegionAccess> Source for Answering<R> {
         whole(async move { deletions::end(&shared, end).await }).await
     }
 
+    async fn last_met(&self) -> Result<RegionId, Declined> {
+        self.look(async move |state| {
+            let passed = state.shared().shown.passed().await?;
+            Ok(passed.iter().map(|it| it.region).max().unwrap_or(RegionId::OWN))
+        })
+        .await
+    }
+
     async fn keep(&self, known: RegionList) -> Result<(), Declined> {
         let kept = self.0.shared().shown.access().keep_regions(known.known(), encode(&known)).await;
         kept.map_err(|error| {

@@ -41,6 +41,10 @@ impl Source for Telling {
         Ok(Hello { number: self.number, pg_count: 256, now_ms })
     }
 
+    async fn last_met(&self) -> Result<RegionId, Declined> {
+        Ok(RegionId::OWN)
+    }
+
     async fn ask(&self, _: RegionId, _: IdsQuery) -> Result<IdsReply, Declined> {
         Err(Declined::NotReady)
     }
