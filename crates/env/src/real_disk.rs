@@ -293,7 +293,7 @@ impl DiskFile for RealFile {
             let wrote = if written == 0 {
                 retry_on_intr(|| rustix::io::pwritev(&self.file, parts, at))
             } else {
-                let rest = rest_of(parts, written);
+                let rest = remaining_of(parts, written);
                 retry_on_intr(|| rustix::io::pwritev(&self.file, &rest, at))
             }
             .map_err(self.fail("write"))?;
@@ -383,7 +383,7 @@ impl DiskFile for RealFile {
 }
 
 /// The rest of `parts` after their first `written` bytes.
-fn rest_of<'a>(parts: &'a [IoSlice<'_>], mut written: usize) -> Vec<IoSlice<'a>> {
+fn remaining_of<'a>(parts: &'a [IoSlice<'_>], mut written: usize) -> Vec<IoSlice<'a>> {
     let mut rest = Vec::with_capacity(parts.len());
     for part in parts {
         let skip = written.min(part.len());

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_has_golden_text_and_a_typing_error_is_told() {
+    fn a_secret_has_golden_text_and_typing_errors_are_detected() {
         let secret = PeerSecret(Secret::of([7; 32]));
         let text = secret.to_string();
         assert_eq!(

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_single_typing_error_is_told() {
+    fn every_single_typing_error_is_detected() {
         let text = token().to_string();
         for at in PREFIX.len()..text.len() {
             let mut typed = text.clone().into_bytes();

@@ -60,7 +60,7 @@ impl<J: CertificatePolicy> PolicyVerifier<J> {
     }
 }
 
-fn not_spoken() -> Result<HandshakeSignatureValid, TlsError> {
+fn unsupported_version() -> Result<HandshakeSignatureValid, TlsError> {
     Err(TlsError::General("TLS 1.2 is not spoken".into()))
 }
 
@@ -82,7 +82,7 @@ impl<J: CertificatePolicy> ServerCertVerifier for PolicyVerifier<J> {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        not_spoken()
+        unsupported_version()
     }
 
     fn verify_tls13_signature(
@@ -123,7 +123,7 @@ impl<J: CertificatePolicy> ClientCertVerifier for PolicyVerifier<J> {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        not_spoken()
+        unsupported_version()
     }
 
     fn verify_tls13_signature(

@@ -57,7 +57,7 @@ pub(crate) struct AccessLog {
     is_on: AtomicBool,
     queue: Mutex<Queue>,
     /// Something is in the queue, or the log ends.
-    news: Condvar,
+    changed: Condvar,
     /// The writer has ended.
     ended: Condvar,
     written: AtomicU64,
@@ -106,7 +106,7 @@ impl AccessLog {
         queue.next = next.or(queue.next.take());
         queue.turns_off = !is_on;
         self.is_on.store(is_on, Ordering::Relaxed);
-        self.news.notify_one();
+        self.changed.notify_one();
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl AccessLog {
             return;
         }
         queue.lines.extend_from_slice(line);
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     /// Lines that were written, and lines that were dropped.
@@ -139,7 +139,7 @@ impl AccessLog {
         self.is_on.store(false, Ordering::Relaxed);
         let mut queue = self.queue.lock();
         queue.is_closed = true;
-        self.news.notify_one();
+        self.changed.notify_one();
         let until = Instant::now() + CLOSE_WAIT_MAX;
         while queue.has_writer {
             if self.ended.wait_until(&mut queue, until).timed_out() {
@@ -158,7 +158,7 @@ impl AccessLog {
             let (written, outcome) = out.as_mut().map_or((0, Ok(())), |out| out.append(&lines));
             self.written.fetch_add(written, Ordering::Relaxed);
             self.dropped.fetch_add(count(&lines) - written, Ordering::Relaxed);
-            losses.tell(self.dropped.load(Ordering::Relaxed), out.as_ref(), outcome.err());
+            losses.log_losses(self.dropped.load(Ordering::Relaxed), out.as_ref(), outcome.err());
             lines.clear();
             out = out.filter(|_| !turns_off);
         }
@@ -173,7 +173,7 @@ impl AccessLog {
                 self.ended.notify_all();
                 return None;
             }
-            self.news.wait(&mut queue);
+            self.changed.wait(&mut queue);
         }
         std::mem::swap(&mut queue.lines, lines);
         Some((queue.next.take(), std::mem::take(&mut queue.turns_off)))
@@ -185,20 +185,20 @@ struct Losses {
     begun: Instant,
     lines: LogLimiter,
     /// Lost lines that were reported.
-    told: u64,
+    logged: u64,
 }
 
 impl Losses {
     fn new() -> Self {
-        Self { begun: Instant::now(), lines: LogLimiter::default(), told: 0 }
+        Self { begun: Instant::now(), lines: LogLimiter::default(), logged: 0 }
     }
 
-    fn tell(&mut self, dropped: u64, out: Option<&Out>, error: Option<io::Error>) {
+    fn log_losses(&mut self, dropped: u64, out: Option<&Out>, error: Option<io::Error>) {
         let now_ms = self.begun.elapsed().as_millis() as u64;
-        if dropped == self.told || self.lines.happens(now_ms).is_none() {
+        if dropped == self.logged || self.lines.happens(now_ms).is_none() {
             return;
         }
-        let lost = dropped - std::mem::replace(&mut self.told, dropped);
+        let lost = dropped - std::mem::replace(&mut self.logged, dropped);
         let path = out.map(|out| tracing::field::display(out.path.display()));
         let error = error.map(tracing::field::display);
         tracing::warn!(

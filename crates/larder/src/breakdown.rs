@@ -89,7 +89,7 @@ impl Breakdown {
             let missing = missing.copied();
             servers.push(Server { name, role, is_counted: missing.is_none(), age_s, missing });
             let counts = counts.map(|it| it.counts).unwrap_or_default();
-            for count in counts.into_iter().filter(|count| may_tell(role, &count.table)) {
+            for count in counts.into_iter().filter(|count| may_report(role, &count.table)) {
                 let CountStatus { table, kind, size, ops, bytes, waited_us, served_us } = count;
                 let is_known = is_kind(&table, &kind);
                 let kind = kinds.named(&table, kind, is_known);
@@ -114,7 +114,7 @@ impl Breakdown {
 }
 
 /// True if a server of this role counts for this table. A store has all roles.
-fn may_tell(role: &str, table: &str) -> bool {
+fn may_report(role: &str, table: &str) -> bool {
     match table {
         CLIENT_TABLE => matches!(role, "proxy" | "store"),
         META_TABLE => matches!(role, "meta" | "store"),
@@ -161,7 +161,7 @@ fn sum_of(one: Sum, other: Sum) -> Sum {
 }
 
 /// Prints the tables.
-pub(crate) fn people(out: &mut impl Write, all: &Breakdown) -> std::io::Result<()> {
+pub(crate) fn write_text(out: &mut impl Write, all: &Breakdown) -> std::io::Result<()> {
     servers(out, all)?;
     let (clients, disk) = (
         Grid::of(&all.counts, CLIENT_TABLE, &OF_CLIENTS),
@@ -369,7 +369,7 @@ mod tests {
 
     fn shown(all: &Breakdown) -> String {
         let mut out = Vec::new();
-        people(&mut out, all).expect("memory takes it");
+        write_text(&mut out, all).expect("memory takes it");
         String::from_utf8(out).expect("text")
     }
 

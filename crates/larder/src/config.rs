@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use larder_protocol::scheduler::Policy;
 use larder_roles::{BackgroundConfig, StoreConfig};
-use larder_s3::FaceOptions;
+use larder_s3::GatewayOptions;
 use larder_types::RegionId;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -306,8 +306,8 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 
 impl Config {
     /// Options of S3.
-    pub(crate) fn face(&self) -> FaceOptions {
-        FaceOptions {
+    pub(crate) fn face(&self) -> GatewayOptions {
+        GatewayOptions {
             region: self.region.clone(),
             domains: self.domains.clone(),
             version_2: self.presigned_v2,

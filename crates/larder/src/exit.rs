@@ -12,7 +12,7 @@ pub(crate) const USAGE: u8 = 2;
 /// The store cannot be opened or served: in use, damaged, no disk, no port.
 pub(crate) const CANNOT_START: u8 = 3;
 /// The server stopped because it could not go on; start it again.
-pub(crate) const CANNOT_GO_ON: u8 = 4;
+pub(crate) const EXIT_RESTART: u8 = 4;
 /// The server was removed from its cluster: starting it again is of no use.
 pub(crate) const REMOVED: u8 = 5;
 

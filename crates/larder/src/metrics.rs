@@ -237,7 +237,7 @@ impl Metrics {
     }
 
     /// Sets the source of the status for programs that request it with root's keys. The first one stays.
-    pub(crate) fn tell_state(&self, state: Arc<dyn State>) {
+    pub(crate) fn set_state_source(&self, state: Arc<dyn State>) {
         let _first = self.state.set(state);
     }
 

@@ -100,10 +100,10 @@ fn make_to(
     if !written.map_err(|source| RecoverError::file(out, source))? {
         return Err(RecoverError::Exists(out.display().to_string()));
     }
-    Ok(told(&made, maps.len(), out))
+    Ok(describe(&made, maps.len(), out))
 }
 
-fn told(made: &MadeRecovery, files: usize, out: &Path) -> Vec<String> {
+fn describe(made: &MadeRecovery, files: usize, out: &Path) -> Vec<String> {
     let names = |servers: &[(ServerId, String)]| {
         let names = servers.iter().map(|(id, name)| format!("{name} (server {id})"));
         names.collect::<Vec<_>>().join(", ")
@@ -151,8 +151,10 @@ fn take_into(
     for (dir, server) in servers {
         match check(&recovery, &dir, server) {
             Ok(()) => due.push((dir, server)),
-            Err(left @ (RecoveryRefused::GoneOn { .. } | RecoveryRefused::NoSuchServer { .. })) => {
-                has_gone_on |= matches!(left, RecoveryRefused::GoneOn { .. });
+            Err(
+                left @ (RecoveryRefused::Continued { .. } | RecoveryRefused::NoSuchServer { .. }),
+            ) => {
+                has_gone_on |= matches!(left, RecoveryRefused::Continued { .. });
                 lines.push(format!("left as it is: {left}"));
             }
             Err(error) => return Err(error.into()),

@@ -24,7 +24,7 @@ use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::root_keys::StoreKeys;
 use crate::serving::{
-    ServingError, bind, check_face, metrics_listener, serve_until_told, server_of,
+    ServingError, bind, check_gateway_options, metrics_listener, serve_until_stopped, server_of,
 };
 use crate::shutdown_notice::ShutdownNotice;
 use crate::store_status::{Observer, SOCKET, Socket};
@@ -103,7 +103,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
         let field = if config.me.is_some() { "--me" } else { "--secret-file" };
         return Err(ServerError::WithoutPeers(field));
     }
-    check_face(&config.face())?;
+    check_gateway_options(&config.face())?;
     if kind::found(&args.dir)?.is_none() {
         check_device(&config.data)?;
     }
@@ -206,7 +206,7 @@ async fn listen_and_serve(
         tokio::spawn(expire_uploads(store.proxy().clone(), age));
     }
     let observer = Arc::new(Observer::new(store, metrics.clone(), dir, &config.data));
-    metrics.tell_state(Arc::new(observer.clone()));
+    metrics.set_state_source(Arc::new(observer.clone()));
     match Socket::open(dir) {
         Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone(), keys.clone()))),
         Err(error) => {
@@ -219,7 +219,7 @@ async fn listen_and_serve(
     announce::serves(addr, metrics_addr, &root, config.face().region(), dir);
     let leaving = ShutdownNotice::new(config.stop_notice, metrics.clone());
     let server = server_of(service, metrics);
-    let served = serve_until_told(listener, server, (store.meta().fatal(), leaving)).await;
+    let served = serve_until_stopped(listener, server, (store.meta().fatal(), leaving)).await;
     if let Some(regions) = regions {
         regions.stop();
     }

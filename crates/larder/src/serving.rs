@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
+use larder_s3::{GatewayOptions, OptionsError, S3Service, Server, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -46,13 +46,13 @@ impl ServingError {
             Self::Credentials(error) => error.code(),
             Self::Options(_) => exit::USAGE,
             Self::Listen { .. } | Self::System(_) => exit::CANNOT_START,
-            Self::Fatal(_) => exit::CANNOT_GO_ON,
+            Self::Fatal(_) => exit::EXIT_RESTART,
         }
     }
 }
 
 /// Checks what a face is made with, and the keys of the environment, before anything is made.
-pub(crate) fn check_face(options: &FaceOptions) -> Result<(), ServingError> {
+pub(crate) fn check_gateway_options(options: &GatewayOptions) -> Result<(), ServingError> {
     options.check()?;
     credentials::given()?;
     Ok(())
@@ -75,17 +75,17 @@ pub(crate) fn server_options(drain_max: Duration) -> ServerOptions {
 }
 
 /// Serves until a signal comes or the store cannot go on.
-pub(crate) async fn serve_until_told(
+pub(crate) async fn serve_until_stopped(
     listener: TcpListener,
     server: Server<Metrics>,
     (fatal, leaving): (watch::Receiver<Option<String>>, ShutdownNotice),
 ) -> Result<(), ServingError> {
-    let shutdown = told_to_stop(fatal.clone(), leaving)?;
+    let shutdown = stop_signal(fatal.clone(), leaving)?;
     unless_fatal(server.serve(listener, shutdown), fatal).await
 }
 
 /// Ends when a signal has come and notice was given, or when the store cannot go on.
-pub(crate) fn told_to_stop(
+pub(crate) fn stop_signal(
     mut fatal: watch::Receiver<Option<String>>,
     leaving: ShutdownNotice,
 ) -> Result<impl Future<Output = ()> + Send, ServingError> {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_a_process_that_never_was_ready_or_is_told_again() {
+    async fn a_process_never_ready_or_signalled_twice_gives_no_notice() {
         assert_eq!(given("60s", (false, false), pending()).await, (Duration::ZERO, false));
         assert_eq!(given("60s", (true, true), async {}).await, (Duration::ZERO, false));
     }

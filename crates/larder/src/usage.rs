@@ -31,7 +31,7 @@ enum UsageError {
     #[error(
         "the last map known has no bucket {0:?}, and no manager says that it is the latest. See `larder status`"
     )]
-    BucketNotKnown(String),
+    BucketUnknown(String),
     #[error("{0}")]
     System(#[from] Error),
 }
@@ -42,7 +42,7 @@ impl UsageError {
             Self::Store(error) => error.code(),
             Self::Cluster(error) => error.code(),
             Self::Worker(_) | Self::NoBucket(_) => exit::USAGE,
-            Self::Nothing(_) | Self::BucketNotKnown(_) => exit::FAULTS,
+            Self::Nothing(_) | Self::BucketUnknown(_) => exit::FAULTS,
             Self::Kind(_) | Self::System(_) => exit::CANNOT_START,
         }
     }
@@ -66,7 +66,7 @@ fn shown(args: &UsageArgs) -> Result<bool, UsageError> {
     if let Some(name) = &args.bucket {
         let refusal = match all.is_latest {
             true => UsageError::NoBucket,
-            false => UsageError::BucketNotKnown,
+            false => UsageError::BucketUnknown,
         };
         all = all.of_bucket(name).ok_or_else(|| refusal(name.clone()))?;
     }
@@ -75,7 +75,7 @@ fn shown(args: &UsageArgs) -> Result<bool, UsageError> {
         true => {
             serde_json::to_writer(&mut out, &all).map_err(Error::from).and_then(|()| writeln!(out))
         }
-        false => usage::people(&mut out, &all),
+        false => usage::write_text(&mut out, &all),
     };
     match written {
         // Nobody reads on, such as `head`.

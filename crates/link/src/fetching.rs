@@ -35,9 +35,9 @@ pub struct FetchStream {
     decompressor: Option<Decompressor>,
     held: Option<PooledConnection>,
     /// Time left to wait for bytes: it grows with what comes.
-    patience: Duration,
+    max_wait: Duration,
     /// Bytes of entries that came, as they were before they were compressed.
-    came_bytes: u64,
+    received_bytes: u64,
     metrics: Arc<PeerMetrics>,
 }
 
@@ -51,14 +51,14 @@ impl FetchStream {
         let (names, frames, held) = (names.into_iter(), Unframer::default(), Some(held));
         let coding = response.headers().get(header::CONTENT_ENCODING);
         let decompressor = coding.map(|_coding| Decompressor::default());
-        let (body, patience) = (response.into_body(), STALL_MAX);
-        Self { names, body, frames, decompressor, held, patience, came_bytes: 0, metrics }
+        let (body, max_wait) = (response.into_body(), STALL_MAX);
+        Self { names, body, frames, decompressor, held, max_wait, received_bytes: 0, metrics }
     }
 
     /// Bytes of entries that have come.
     #[must_use]
-    pub fn came_bytes(&self) -> u64 {
-        self.came_bytes
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
     }
 
     /// Takes the next entry, and drops the rest of the one before. `None` when all have come.
@@ -105,7 +105,7 @@ impl FetchStream {
     async fn content(&mut self) -> Result<Option<Bytes>, LinkError> {
         while self.frames.left() > 0 {
             if let Some(bytes) = self.frames.bytes() {
-                self.came_bytes += bytes.len() as u64;
+                self.received_bytes += bytes.len() as u64;
                 return Ok(Some(bytes));
             }
             if !self.read().await? {
@@ -155,15 +155,15 @@ impl FetchStream {
     /// Takes bytes as they were before they were compressed: these count for the pace.
     fn push(&mut self, bytes: Bytes) {
         let earned = Duration::from_secs_f64(bytes.len() as f64 / PACE_BYTES_PER_S);
-        self.patience = STALL_MAX.min(self.patience + earned);
+        self.max_wait = STALL_MAX.min(self.max_wait + earned);
         self.frames.push(bytes);
     }
 
     /// Waits for the next bytes of the body; `None` at its end.
     async fn arrived(&mut self) -> Result<Option<Bytes>, LinkError> {
         let since = Instant::now();
-        let frame = timeout(self.patience, self.body.frame()).await;
-        self.patience = self.patience.saturating_sub(since.elapsed());
+        let frame = timeout(self.max_wait, self.body.frame()).await;
+        self.max_wait = self.max_wait.saturating_sub(since.elapsed());
         match frame.map_err(|_elapsed| LinkError::from(Later::Late))? {
             None => Ok(None),
             Some(Err(error)) => Err(LinkError::broken(error)),

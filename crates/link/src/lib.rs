@@ -55,10 +55,10 @@ pub use link::Link;
 pub use listener::Listener;
 pub use members::{Known, Members, OwnRegion, Peer};
 pub use message::{
-    AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed, Fetch, FetchAsked,
-    FetchPart, FetchSince, Fetched, Hello, IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer,
-    PartNamed, RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep, Walk,
-    WalkAnswer,
+    AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed, Fetch, FetchPart,
+    FetchRequest, FetchSince, Fetched, Hello, IdsQuery, IdsReply, Keys, KeysReply, List,
+    ListAnswer, PartNamed, RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep,
+    Walk, WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};

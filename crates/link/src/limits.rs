@@ -70,7 +70,7 @@ pub const KEYS_PLACE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Fetches of keys that clients read and that are not here, under way to a region, and as many reads of large ones.
 pub const MISSES_MAX: usize = 4;
 /// Homes of buckets that are told with one request.
-pub const HOMES_TOLD_MAX: usize = 1024;
+pub const HOMES_REPORTED_MAX: usize = 1024;
 /// Longest from a client's change that is sent to its answer: that region waits for its primaries, and for other regions.
 pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Bytes of an answer that is kept in memory.
@@ -85,7 +85,7 @@ pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
 pub const PIECES_WAITING_MAX: usize = 4;
 
 /// Pause between two looks for changes that commands made to the list of regions.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause between two exchanges of lists with a region.
 pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 /// Age from which on a status counts as old: the server writes it every second.
@@ -119,7 +119,7 @@ const _: () = assert!(
     "the keys of a list are an answer"
 );
 const _: () = assert!(
-    larder_protocol::limits::REGION_ASK_IDS_MAX * (KEY_BYTES_MAX + 128) < ANSWER_BYTES_MAX
+    larder_protocol::limits::REGION_REQUEST_IDS_MAX * (KEY_BYTES_MAX + 128) < ANSWER_BYTES_MAX
         && larder_protocol::limits::REGION_RUNS_MAX * (4 * KEY_BYTES_MAX + 128) < ANSWER_BYTES_MAX,
     "ids and sums are answers"
 );

@@ -292,7 +292,7 @@ impl Link {
         let coding = is_compressed.then_some(CODING);
         loop {
             let mut held = self.pool.take().await?;
-            self.metrics.bytes_asked.add(body.len() as u64);
+            self.metrics.bytes_requested.add(body.len() as u64);
             match send_accepting(held.sender(), body.clone(), coding).await {
                 Ok(response) => return Ok((response, held)),
                 Err(_closed) if held.is_used && !once => {}

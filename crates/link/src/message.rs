@@ -26,7 +26,7 @@ pub use self::changes::{
 };
 pub use crate::error::JoinRefused;
 use crate::error::{Later, LinkError, Refused};
-use crate::limits::{HOMES_TOLD_MAX, NUMBERS_MAX, REGIONS_MAX};
+use crate::limits::{HOMES_REPORTED_MAX, NUMBERS_MAX, REGIONS_MAX};
 use crate::members::Known;
 use crate::name::{Address, RegionName};
 
@@ -132,7 +132,7 @@ pub struct AskHome {
 /// Tells the homes of buckets, as the telling region knows them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TellHomes {
-    /// Buckets and their homes, at most [`HOMES_TOLD_MAX`].
+    /// Buckets and their homes, at most [`HOMES_REPORTED_MAX`].
     pub homes: Vec<(BucketName, Home)>,
 }
 
@@ -253,14 +253,14 @@ pub struct FetchPart {
 
 /// The entries, or the part of one, that a region is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FetchAsked {
+pub enum FetchRequest {
     /// Entries.
     Entries(FetchSince),
     /// A part of one.
     Part(FetchPart),
 }
 
-impl FetchAsked {
+impl FetchRequest {
     /// The names of the entries that are to come; true for those that may have bytes.
     pub(crate) fn names(&self) -> Vec<(Name, bool)> {
         match self {
@@ -397,7 +397,7 @@ impl Request {
                 regions.len() <= REGIONS_MAX && count < HOME_COUNT_MAX
             }
             Self::TellHomes(TellHomes { homes }) => {
-                homes.len() <= HOMES_TOLD_MAX && homes.iter().all(|(_, home)| home.is_sound())
+                homes.len() <= HOMES_REPORTED_MAX && homes.iter().all(|(_, home)| home.is_sound())
             }
             Self::Change(change) => change.is_sound(),
             Self::Keys(Keys { ask, regions, .. }) => ask.is_sound() && regions.len() <= REGIONS_MAX,

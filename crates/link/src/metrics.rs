@@ -41,7 +41,7 @@ pub struct PeerMetrics {
     /// Connections to it that are open.
     pub open: Counter,
     /// Bytes of requests to it.
-    pub bytes_asked: Counter,
+    pub bytes_requested: Counter,
     /// Bytes of its answers.
     pub bytes_told: Counter,
     /// Requests from it.

@@ -14,7 +14,7 @@ use crate::blocking;
 #[cfg(feature = "simulated")]
 use crate::error::Usage;
 use crate::error::{LinkError, Refused};
-use crate::limits::{LOOK_INTERVAL, MEMBERS_INTERVAL};
+use crate::limits::{MEMBERS_INTERVAL, POLL_INTERVAL};
 use crate::link::Link;
 use crate::listener::Listener;
 use crate::members::{Members, OwnRegion};
@@ -170,7 +170,7 @@ impl RegionEndpoint {
     async fn keep_reloading(&self) {
         let (since, mut lines) = (Instant::now(), LogLimiter::default());
         loop {
-            sleep(LOOK_INTERVAL).await;
+            sleep(POLL_INTERVAL).await;
             let registry = self.registry.clone();
             let looked = blocking::run(move || registry.reload()).await;
             if let Ok(Err(error)) = looked
@@ -208,7 +208,7 @@ impl RegionEndpoint {
                 tokio::select! {
                     biased;
                     _changed = members.changed() => {}
-                    () = self.registry.tells_more() => {}
+                    () = self.registry.publishes_more() => {}
                 }
             };
             let _news = timeout(MEMBERS_INTERVAL, news).await;

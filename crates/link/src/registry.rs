@@ -187,7 +187,7 @@ impl Registry {
     }
 
     /// Waits until other regions may be told of more.
-    pub(crate) async fn tells_more(&self) {
+    pub(crate) async fn publishes_more(&self) {
         self.more.notified().await;
     }
 

@@ -34,7 +34,7 @@ use crate::limits::{
     REQUEST_BYTES_MAX,
 };
 use crate::members::Joiner;
-use crate::message::{Declined, FetchAsked, Join, Joined, PATH, RegionList, Request};
+use crate::message::{Declined, FetchRequest, Join, Joined, PATH, RegionList, Request};
 use crate::metrics::{Metrics, PeerMetrics};
 use crate::registry::{Registry, now_ms};
 use crate::source::{FetchSink, Piece, Source};
@@ -101,8 +101,8 @@ impl<S: Source> RequestHandler<S> {
         let body = Limited::new(request.into_body(), bytes_max).collect();
         // A change of 8 MiB comes over a slow link.
         let is_large = bytes_max > REQUEST_BYTES_MAX;
-        let patience = if is_large { CHANGE_TIME_MAX } else { CALL_TIME_MAX };
-        let body = match timeout(patience, body).await {
+        let max_wait = if is_large { CHANGE_TIME_MAX } else { CALL_TIME_MAX };
+        let body = match timeout(max_wait, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
                 return Err(unsound(format!("it is longer than {bytes_max} bytes")));
@@ -133,13 +133,13 @@ impl<S: Source> RequestHandler<S> {
         let counted = Some(&*metrics);
         match request {
             Request::Fetch(fetch) => {
-                self.fetch(from, FetchAsked::Entries(fetch.into()), compress, metrics).await
+                self.fetch(from, FetchRequest::Entries(fetch.into()), compress, metrics).await
             }
             Request::FetchSince(fetch) => {
-                self.fetch(from, FetchAsked::Entries(fetch), compress, metrics).await
+                self.fetch(from, FetchRequest::Entries(fetch), compress, metrics).await
             }
             Request::FetchPart(part) => {
-                self.fetch(from, FetchAsked::Part(part), compress, metrics).await
+                self.fetch(from, FetchRequest::Part(part), compress, metrics).await
             }
             Request::Hello => encoded(&in_time(self.source.hello(from)).await?, counted),
             Request::IdsQuery(ask) => encoded(&in_time(self.source.ask(from, ask)).await?, counted),
@@ -229,7 +229,7 @@ impl<S: Source> RequestHandler<S> {
     async fn fetch(
         &self,
         from: RegionId,
-        fetch: FetchAsked,
+        fetch: FetchRequest,
         compress: bool,
         metrics: Arc<PeerMetrics>,
     ) -> Result<Response<Answer>, Declined> {

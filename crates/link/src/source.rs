@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::error::{Later, LinkError};
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked, Fetched, Hello,
+    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchRequest, Fetched, Hello,
     IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, RegionList, Report, TellHomes, Walk,
     WalkAnswer,
 };
@@ -105,7 +105,7 @@ pub trait Source: Send + Sync + 'static {
     fn fetch(
         &self,
         from: RegionId,
-        fetch: FetchAsked,
+        fetch: FetchRequest,
         sink: FetchSink,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
 
@@ -146,7 +146,7 @@ pub struct FetchSink {
 
 impl FetchSink {
     pub(crate) fn new(
-        fetch: &FetchAsked,
+        fetch: &FetchRequest,
         pieces: mpsc::Sender<Piece>,
         compresses: bool,
         metrics: Arc<PeerMetrics>,
@@ -271,8 +271,8 @@ mod tests {
         Fetched { name: name(key), entry: None, bytes, is_withheld: false }
     }
 
-    fn asked(names: Vec<(Name, bool)>) -> FetchAsked {
-        FetchAsked::Entries(FetchSince { names, bases: Vec::new() })
+    fn asked(names: Vec<(Name, bool)>) -> FetchRequest {
+        FetchRequest::Entries(FetchSince { names, bases: Vec::new() })
     }
 
     fn sink() -> (FetchSink, mpsc::Receiver<Piece>) {

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::limits::PIECE_BYTES_MAX;
 use crate::message::{
-    ChangeAnswer, ChangeKind, Declined, Fetch, FetchAsked, Fetched, Hello, IdsQuery, IdsReply,
+    ChangeAnswer, ChangeKind, Declined, Fetch, FetchRequest, Fetched, Hello, IdsQuery, IdsReply,
     List, ListAnswer, RegionList, Walk, WalkAnswer,
 };
 use crate::name::{Address, RegionName};
@@ -115,11 +115,11 @@ impl Source for Fake {
             leaves_out: false,
         };
         // One key before the place that was asked for is what no region tells.
-        let keys_told = match self.how {
+        let keys_reply = match self.how {
             How::Breaks => vec![told("a")],
             _ => vec![told("b"), told("c")],
         };
-        let answer = KeysAnswer { keys: keys_told, rest: None };
+        let answer = KeysAnswer { keys: keys_reply, rest: None };
         Ok(match keys.bucket == bucket() {
             true => crate::KeysReply::Keys(answer),
             false => crate::KeysReply::NoBucket,
@@ -175,12 +175,12 @@ impl Source for Fake {
     async fn fetch(
         &self,
         _from: RegionId,
-        fetch: FetchAsked,
+        fetch: FetchRequest,
         mut sink: FetchSink,
     ) -> Result<(), Declined> {
         let (names, part) = match fetch {
-            FetchAsked::Entries(fetch) => (fetch.names, None),
-            FetchAsked::Part(part) => (vec![(part.name.clone(), true)], Some(part)),
+            FetchRequest::Entries(fetch) => (fetch.names, None),
+            FetchRequest::Part(part) => (vec![(part.name.clone(), true)], Some(part)),
         };
         let bytes = match self.how {
             How::Bytes(bytes) => bytes,

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_single_typing_error_is_told() {
+    fn every_single_typing_error_is_detected() {
         let text = fixed().to_string();
         for at in PREFIX.len() + 2..text.len() {
             let mut typed = text.clone().into_bytes();

@@ -35,7 +35,7 @@ impl<S> WriteTimeout<S> {
         Self { stream, until: Box::pin(sleep(STALL_MAX)), is_waiting: false, is_compressed }
     }
 
-    fn patience(&self) -> Duration {
+    fn max_wait(&self) -> Duration {
         match self.is_compressed.load(Ordering::Relaxed) {
             true => STALL_COMPRESSED_MAX,
             false => STALL_MAX,
@@ -54,11 +54,11 @@ impl<S> WriteTimeout<S> {
         }
         if !self.is_waiting {
             self.is_waiting = true;
-            let until = Instant::now() + self.patience();
+            let until = Instant::now() + self.max_wait();
             self.until.as_mut().reset(until);
         }
         ready!(self.until.as_mut().poll(context));
-        let why = format!("the other end took nothing for {} s", self.patience().as_secs());
+        let why = format!("the other end took nothing for {} s", self.max_wait().as_secs());
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
     }
 }

@@ -140,7 +140,7 @@ pub fn recover(
     let outcome = if created {
         segments.extend()
     } else {
-        go_on_at_end(&mut segments, &walk, &findings, access)
+        resume_at_end(&mut segments, &walk, &findings, access)
     };
     outcome.map_err(|error| full_or_broken(error, dir))?;
     let recovery = Recovery {
@@ -293,7 +293,7 @@ fn read_readable(file: &dyn DiskFile, into: &mut [u8]) -> Result<(usize, Vec<u64
 
 /// Cuts what lies behind the end, durably, and makes good what can be: headers for which records stand, and pages that
 /// cannot be read until they are written.
-fn go_on_at_end(
+fn resume_at_end(
     segments: &mut Segments,
     walk: &Walk<'_>,
     findings: &Findings,

@@ -89,7 +89,7 @@ impl Draft {
     /// [`Refusal::TooLarge`], [`Refusal::NoSpace`]; then its size is as it was.
     pub async fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Refusal> {
         let end = offset.checked_add(data.len() as u64).ok_or(Refusal::TooLarge)?;
-        self.with_room(end, move |file| file.write_all_at(&data, offset)).await
+        self.with_free_space(end, move |file| file.write_all_at(&data, offset)).await
     }
 
     /// Cuts it, or makes it longer with zeroes.
@@ -98,7 +98,7 @@ impl Draft {
     /// As [`write`](Self::write).
     pub async fn set_size(&mut self, size: u64) -> Result<(), Refusal> {
         if size > self.size {
-            return self.with_room(size, move |file| file.set_len(size)).await;
+            return self.with_free_space(size, move |file| file.set_len(size)).await;
         }
         let file = self.file.clone();
         blocking(move || file.set_len(size)).await?;
@@ -108,7 +108,7 @@ impl Draft {
     }
 
     /// Does what makes it `end` bytes long, if it was shorter.
-    async fn with_room(
+    async fn with_free_space(
         &mut self,
         end: u64,
         call: impl FnOnce(&File) -> std::io::Result<()> + Send + 'static,
@@ -277,7 +277,7 @@ mod tests {
             file.write_all_at(b"junk", 3)?;
             Err(std::io::ErrorKind::StorageFull.into())
         };
-        assert_eq!(draft.with_room(100, full).await, Err(Refusal::NoSpace));
+        assert_eq!(draft.with_free_space(100, full).await, Err(Refusal::NoSpace));
         assert_eq!((draft.size(), budget.used()), (3, 3));
         draft.set_size(8).await.unwrap();
         assert_eq!(draft.reader().read(0, 100).await.unwrap(), &b"abc\0\0\0\0\0"[..]);

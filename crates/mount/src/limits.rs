@@ -34,7 +34,7 @@ pub const PAGE_ENTRIES: usize = LIST_PAGE_MAX;
 /// The time for which the kernel believes a file's attributes: changes by S3 clients show by then.
 pub const TTL: Duration = Duration::from_secs(1);
 /// The time for which a change is tried again while the store says that it is at its limit.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// The first pause of that; each is twice the one before.
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// The longest.
@@ -46,4 +46,4 @@ pub const CLOSE_WAIT: Duration = Duration::from_secs(8);
 
 const _: () = assert!(COPY_UP_BYTES_MAX < DRAFT_BYTES_MAX, "a file that is copied up fits");
 const _: () = assert!(PUT_BYTES_MAX < DRAFT_BYTES_MAX, "the largest file fits");
-const _: () = assert!(PAUSE_MAX.as_millis() < PATIENCE.as_millis());
+const _: () = assert!(PAUSE_MAX.as_millis() < TIMEOUT.as_millis());

@@ -51,12 +51,12 @@ pub struct Nodes<F> {
 
 impl<F: Clone> Default for Nodes<F> {
     fn default() -> Self {
-        Self::with_room_for(NODES_MAX)
+        Self::with_capacity_of(NODES_MAX)
     }
 }
 
 impl<F: Clone> Nodes<F> {
-    fn with_room_for(max: usize) -> Self {
+    fn with_capacity_of(max: usize) -> Self {
         let path = Some(TreePath::root());
         let root = Node { path, lookups: 1, version: None, open: None, superseded: false };
         Self {
@@ -133,7 +133,11 @@ impl<F: Clone> Nodes<F> {
     ///
     /// # Errors
     /// [`Refusal::TooManyNodes`].
-    pub fn tell(&mut self, path: &TreePath, version: Option<HybridClock>) -> Result<Ino, Refusal> {
+    pub fn look_up_inode(
+        &mut self,
+        path: &TreePath,
+        version: Option<HybridClock>,
+    ) -> Result<Ino, Refusal> {
         if let Some(ino) = self.at(path) {
             let node = self.nodes.get_mut(&ino).expect("a path's node is there");
             if node.version == version || path.is_root() {
@@ -146,7 +150,7 @@ impl<F: Clone> Nodes<F> {
     }
 
     /// Tells the kernel once more of a node that it is about to be told of anyway.
-    pub fn tell_again(&mut self, ino: Ino) {
+    pub fn refresh_lookup(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.lookups += 1;
         }
@@ -282,8 +286,8 @@ mod tests {
     #[test]
     fn a_node_goes_when_the_kernel_forgot_it_and_nothing_is_open() {
         let mut nodes = Nodes::<()>::default();
-        let a = nodes.tell(&path("a"), V1).unwrap();
-        assert_eq!(nodes.tell(&path("a"), V1), Ok(a), "told of twice");
+        let a = nodes.look_up_inode(&path("a"), V1).unwrap();
+        assert_eq!(nodes.look_up_inode(&path("a"), V1), Ok(a), "told of twice");
         nodes.open(a, || ()).unwrap();
         nodes.forget(a, 1);
         assert_eq!(nodes.at(&path("a")), Some(a));
@@ -291,21 +295,25 @@ mod tests {
         assert_eq!(nodes.at(&path("a")), Some(a), "it is open still");
         nodes.close(a);
         assert_eq!((nodes.at(&path("a")), nodes.len()), (None, 1));
-        assert!(nodes.tell(&path("a"), V1).unwrap() > a, "numbers are not used again");
+        assert!(nodes.look_up_inode(&path("a"), V1).unwrap() > a, "numbers are not used again");
     }
 
     #[test]
     fn another_version_is_another_node() {
         let mut nodes = Nodes::<()>::default();
-        let old = nodes.tell(&path("a"), V1).unwrap();
+        let old = nodes.look_up_inode(&path("a"), V1).unwrap();
         nodes.open(old, || ()).unwrap();
-        let new = nodes.tell(&path("a"), V2).unwrap();
+        let new = nodes.look_up_inode(&path("a"), V2).unwrap();
         assert_ne!(old, new);
         assert_eq!((nodes.path(old), nodes.at(&path("a"))), (Err(Refusal::Stale), Some(new)));
         assert!(nodes.is_superseded(old) && !nodes.is_superseded(new));
         assert!(nodes.open_of(old).is_some(), "who has it open keeps it");
         nodes.put_as(new, HybridClock(3));
-        assert_eq!(nodes.tell(&path("a"), Some(HybridClock(3))), Ok(new), "our own version");
+        assert_eq!(
+            nodes.look_up_inode(&path("a"), Some(HybridClock(3))),
+            Ok(new),
+            "our own version"
+        );
     }
 
     #[test]
@@ -313,7 +321,7 @@ mod tests {
         let mut nodes = Nodes::<u8>::default();
         let names = ["d", "d/x", "d/y/z", "d-e", "dd", "t", "t/old"];
         let told: Vec<_> =
-            names.iter().map(|name| nodes.tell(&path(name), None).unwrap()).collect();
+            names.iter().map(|name| nodes.look_up_inode(&path(name), None).unwrap()).collect();
         nodes.open(told[2], || 7).unwrap();
         nodes.moved(&path("d"), &path("t"));
         assert_eq!(nodes.at(&path("t")), Some(told[0]));
@@ -329,11 +337,11 @@ mod tests {
 
     #[test]
     fn there_is_a_limit() {
-        let mut nodes = Nodes::<()>::with_room_for(2);
-        let a = nodes.tell(&path("a"), None).unwrap();
-        assert_eq!(nodes.tell(&path("b"), None), Err(Refusal::TooManyNodes));
+        let mut nodes = Nodes::<()>::with_capacity_of(2);
+        let a = nodes.look_up_inode(&path("a"), None).unwrap();
+        assert_eq!(nodes.look_up_inode(&path("b"), None), Err(Refusal::TooManyNodes));
         nodes.forget(a, 1);
-        assert!(nodes.tell(&path("b"), None).is_ok());
+        assert!(nodes.look_up_inode(&path("b"), None).is_ok());
         nodes.forget(ROOT, 1);
         assert_eq!(nodes.at(&TreePath::root()), Some(ROOT), "the root stays");
     }

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_told_what_it_can_act_on() {
+    fn a_program_gets_an_error_that_it_can_act_on() {
         let told = |error: ObjectError| i32::from(Refusal::from(error).errno());
         assert_eq!(told(ObjectError::NoSuchKey), nix::libc::ENOENT);
         assert_eq!(told(ObjectError::Full), nix::libc::ENOSPC);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_call_that_has_ended_finds_nobody() {
+    fn a_reply_to_an_ended_call_is_dropped() {
         let far = Instant::now() + Duration::from_secs(60);
         let mut calls = Calls::default();
         let (first, _receiver) = waiting(far);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_on_its_way_out_keeps_its_place_until_its_peer_is_told() {
+    fn a_closing_connection_keeps_its_slot_until_its_peer_is_notified() {
         let mut calls = Calls::default();
         let now = Instant::now();
         let (far, mut ended) = (now + Duration::from_secs(60), Vec::new());

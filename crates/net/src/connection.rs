@@ -154,7 +154,7 @@ impl Wire {
     }
 
     /// Sends one frame.
-    pub(crate) async fn say(&mut self, frame: Outgoing) -> Result<(), Broken> {
+    pub(crate) async fn send_frame(&mut self, frame: Outgoing) -> Result<(), Broken> {
         self.batch.push(frame);
         while !self.batch.is_done() {
             poll_fn(|cx| self.poll_transmit(cx, &mut |_| {})).await?;
@@ -163,7 +163,7 @@ impl Wire {
     }
 
     /// Receives one frame.
-    pub(crate) async fn hear(&mut self) -> Result<Frame, Broken> {
+    pub(crate) async fn receive_frame(&mut self) -> Result<Frame, Broken> {
         poll_fn(|cx| self.poll_receive(cx)).await
     }
 
@@ -289,7 +289,7 @@ fn poll<E: End>(
     if !rests {
         cx.waker().wake_by_ref();
     }
-    look_at_clock(wire, end, clock, cx)
+    check_clock(wire, end, clock, cx)
 }
 
 /// Receives frames that have arrived, up to a bound. Returns true if those were all.
@@ -339,7 +339,7 @@ fn transmit<E: End>(wire: &mut Wire, end: &mut E, cx: &mut Context<'_>) -> Resul
     }
 }
 
-fn look_at_clock<E: End>(
+fn check_clock<E: End>(
     wire: &mut Wire,
     end: &mut E,
     clock: &mut Clock<'_>,
@@ -348,7 +348,7 @@ fn look_at_clock<E: End>(
     // A call may have come with an earlier deadline than all others.
     let planned = clock.sleep.deadline();
     if end.due().is_some_and(|due| due + TICK < planned || !wire.batch.is_done()) {
-        clock.sleep.as_mut().reset(next_look(wire, end, planned));
+        clock.sleep.as_mut().reset(next_check(wire, end, planned));
     }
     while clock.sleep.as_mut().poll(cx).is_ready() {
         let now = Instant::now();
@@ -357,14 +357,14 @@ fn look_at_clock<E: End>(
         }
         let next = end.tick(now, wire.seen, &mut wire.batch)?;
         transmit(wire, end, cx)?;
-        clock.sleep.as_mut().reset(next_look(wire, end, next));
+        clock.sleep.as_mut().reset(next_check(wire, end, next));
     }
     Ok(())
 }
 
 /// The time of the next check of the clock. While the socket is blocked, new calls do not wake the task, so it checks
 /// for late ones at each tick.
-fn next_look<E: End>(wire: &Wire, end: &E, latest: Instant) -> Instant {
+fn next_check<E: End>(wire: &Wire, end: &E, latest: Instant) -> Instant {
     let next_tick = Instant::now() + TICK;
     match end.due() {
         Some(_) if !wire.batch.is_done() => latest.min(next_tick),
@@ -464,12 +464,12 @@ mod tests {
         let mut wire = Wire::new(Box::new(near), Arc::default());
         let mut local = Wire::local(here, Arc::default());
         IS_WRAPPED.set(false);
-        let heard = timeout(Duration::from_secs(60), wire.hear()).await.unwrap();
+        let heard = timeout(Duration::from_secs(60), wire.receive_frame()).await.unwrap();
         assert!(matches!(heard, Err(Broken::Closed)));
-        let heard = timeout(Duration::from_millis(10), local.hear()).await;
+        let heard = timeout(Duration::from_millis(10), local.receive_frame()).await;
         assert!(heard.is_err(), "one within the process is left as it is");
         drop(there);
-        assert!(matches!(local.hear().await, Err(Broken::Closed)));
+        assert!(matches!(local.receive_frame().await, Err(Broken::Closed)));
     }
 
     /// One that waits for something, and says nothing.

@@ -77,20 +77,20 @@ impl DiscoveryResponder {
         let tls = begun.into_stream(self.config.clone()).await?;
         let session = session_secret(tls.get_ref().1).map_err(std::io::Error::other)?;
         let mut wire = Wire::new(Box::new(tls), metrics.clone());
-        let frame = wire.hear().await?;
+        let frame = wire.receive_frame().await?;
         if frame.header.kind != Kind::Request {
             return Err(Broken::Frame(FrameError::NotDue));
         }
         let RequestBody::DiscoveryRequest { said, proof } =
             frame.decode().map_err(Broken::Frame)?;
         if !self.secret.verifies(Prover::DiscoveryRequester, &session, &said, &proof) {
-            wire.say(frame_of(Kind::Answer, &ReplyBody::OtherSecret)?).await?;
+            wire.send_frame(frame_of(Kind::Answer, &ReplyBody::OtherSecret)?).await?;
             let why = "it used another secret than this machine's".to_owned();
             return Err(Broken::Denied(Denied::by_us(Refused::OtherSecret, why)));
         }
         let said = (self.decide)(address, said).await;
         let proof = self.secret.prove(Prover::DiscoveryResponder, &session, &said);
-        wire.say(frame_of(Kind::Answer, &ReplyBody::Answer { said, proof })?).await
+        wire.send_frame(frame_of(Kind::Answer, &ReplyBody::Answer { said, proof })?).await
     }
 }
 
@@ -110,12 +110,12 @@ pub async fn discover(
     let proof = secret.prove(Prover::DiscoveryRequester, &session, said);
     let asking = async {
         let mut wire = Wire::new(Box::new(tls), Arc::default());
-        wire.say(frame_of(
+        wire.send_frame(frame_of(
             Kind::Request,
             &RequestBody::DiscoveryRequest { said: said.to_vec(), proof },
         )?)
         .await?;
-        let frame = wire.hear().await?;
+        let frame = wire.receive_frame().await?;
         if frame.header.kind != Kind::Answer {
             return Err(Broken::Frame(FrameError::NotDue));
         }

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use crate::connection::{Broken, Duplex, PingSchedule, Wire};
 use crate::error::{Denied, Refused, RefusingSide};
 use crate::handshake::{buffered, in_time, subject_of};
-use crate::hello::{self, Speaks};
+use crate::hello::{self, SupportedVersions};
 use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::metrics::{ConnectionSide, Metrics};
 #[cfg(feature = "simulated")]
@@ -175,8 +175,8 @@ impl Endpoint {
     }
 
     /// The oldest and the newest version of the protocol that it speaks.
-    pub(crate) fn speaks(&self) -> Speaks {
-        Speaks { oldest: self.oldest.load(Ordering::Acquire), newest: self.newest }
+    pub(crate) fn supported_versions(&self) -> SupportedVersions {
+        SupportedVersions { oldest: self.oldest.load(Ordering::Acquire), newest: self.newest }
     }
 
     pub(crate) fn security(&self) -> &Security {
@@ -218,7 +218,7 @@ impl Endpoint {
                 Some(pipe) => Wire::local(pipe, self.metrics.clone()),
                 None => Wire::new(self.dial(target, Dialled::Calls).await?, self.metrics.clone()),
             };
-            hello::call(&mut wire, target.role, self.speaks()).await?;
+            hello::call(&mut wire, target.role, self.supported_versions()).await?;
             wire.carries(Some(target.role), ConnectionSide::Asks);
             Ok(wire)
         };

@@ -64,7 +64,7 @@ pub(crate) enum AcceptedConnection {
 }
 
 /// Returns true if the client offers this protocol.
-pub(crate) fn asks_for(begun: &Handshake, protocol: &[u8]) -> bool {
+pub(crate) fn offers_protocol(begun: &Handshake, protocol: &[u8]) -> bool {
     let hello = begun.client_hello();
     hello.alpn().is_some_and(|mut protocols| protocols.any(|offered| offered == protocol))
 }

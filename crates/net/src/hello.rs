@@ -56,18 +56,18 @@ fn decode<T: DeserializeOwned>(frame: &Frame) -> Result<T, Broken> {
 
 /// The versions of the protocol that a side speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Speaks {
+pub(crate) struct SupportedVersions {
     pub(crate) oldest: u8,
     pub(crate) newest: u8,
 }
 
 /// The newest version that both sides speak.
-fn agree(theirs: &Hello, ours: Speaks) -> Result<u8, Denied> {
+fn agree(theirs: &Hello, ours: SupportedVersions) -> Result<u8, Denied> {
     let newest = theirs.max.min(ours.newest);
     if newest >= theirs.min.max(ours.oldest) {
         return Ok(newest);
     }
-    let Speaks { oldest, newest } = ours;
+    let SupportedVersions { oldest, newest } = ours;
     let mut why = format!(
         "it speaks versions {} to {}, this release {PROTOCOL_MIN} to {newest}",
         theirs.min, theirs.max
@@ -78,19 +78,19 @@ fn agree(theirs: &Hello, ours: Speaks) -> Result<u8, Denied> {
     Err(Denied { by: RefusingSide::Us, reason: Refused::Version, why: why.into() })
 }
 
-fn hello(service: u8, speaks: Speaks) -> Result<Outgoing, Broken> {
+fn hello(service: u8, speaks: SupportedVersions) -> Result<Outgoing, Broken> {
     let hello = Hello { min: speaks.oldest, max: speaks.newest, service };
-    said(Kind::Hello, &hello)
+    encode_hello(Kind::Hello, &hello)
 }
 
-fn said<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {
+fn encode_hello<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {
     let mut frame = Outgoing::new(kind, body, bytes::Bytes::new()).map_err(Broken::Frame)?;
     frame.address(Bounds::HELLO.version);
     Ok(frame)
 }
 
 /// The reason that a goodbye gives.
-pub(crate) fn goodbye_said(frame: &Frame) -> Broken {
+pub(crate) fn decode_goodbye(frame: &Frame) -> Broken {
     match decode::<Goodbye>(frame) {
         Ok(goodbye) => Broken::Denied(goodbye.denied()),
         Err(broken) => broken,
@@ -98,24 +98,28 @@ pub(crate) fn goodbye_said(frame: &Frame) -> Broken {
 }
 
 /// The caller's side: asks for a service, and agrees on a version.
-pub(crate) async fn call(wire: &mut Wire, service: Role, speaks: Speaks) -> Result<(), Broken> {
-    wire.say(hello(service.number(), speaks)?).await?;
-    let frame = wire.hear().await?;
+pub(crate) async fn call(
+    wire: &mut Wire,
+    service: Role,
+    speaks: SupportedVersions,
+) -> Result<(), Broken> {
+    wire.send_frame(hello(service.number(), speaks)?).await?;
+    let frame = wire.receive_frame().await?;
     match frame.header.kind {
         Kind::Hello => {
             let version = agree(&decode(&frame)?, speaks).map_err(Broken::Denied)?;
             wire.agreed(version);
             Ok(())
         }
-        Kind::Goodbye => Err(goodbye_said(&frame)),
+        Kind::Goodbye => Err(decode_goodbye(&frame)),
         _ => Err(Broken::Frame(FrameError::NotDue)),
     }
 }
 
 /// The listener's side: receives the hello. Returns the agreed version and the number of the service; the caller then
 /// sends [`welcome`] or [`refuse`].
-pub(crate) async fn asked(wire: &mut Wire, speaks: Speaks) -> Result<(u8, u8), Broken> {
-    let frame = wire.hear().await?;
+pub(crate) async fn asked(wire: &mut Wire, speaks: SupportedVersions) -> Result<(u8, u8), Broken> {
+    let frame = wire.receive_frame().await?;
     if frame.header.kind != Kind::Hello {
         return Err(Broken::Frame(FrameError::NotDue));
     }
@@ -125,7 +129,8 @@ pub(crate) async fn asked(wire: &mut Wire, speaks: Speaks) -> Result<(u8, u8), B
 
 /// Accepts the connection, in the version that was agreed on.
 pub(crate) async fn welcome(wire: &mut Wire, version: u8, service: u8) -> Result<(), Broken> {
-    wire.say(hello(service, Speaks { oldest: PROTOCOL_MIN, newest: version })?).await?;
+    wire.send_frame(hello(service, SupportedVersions { oldest: PROTOCOL_MIN, newest: version })?)
+        .await?;
     wire.agreed(version);
     Ok(())
 }
@@ -133,7 +138,8 @@ pub(crate) async fn welcome(wire: &mut Wire, version: u8, service: u8) -> Result
 /// Refuses the connection with a goodbye that has the reason.
 pub(crate) async fn refuse(wire: &mut Wire, denied: &Denied) -> Result<(), Broken> {
     let why = denied.why.chars().take(200).collect();
-    wire.say(said(Kind::Goodbye, &Goodbye { reason: denied.reason as u8, why })?).await
+    wire.send_frame(encode_hello(Kind::Goodbye, &Goodbye { reason: denied.reason as u8, why })?)
+        .await
 }
 
 #[cfg(test)]
@@ -144,7 +150,7 @@ mod tests {
     #[test]
     fn the_newest_version_that_both_know_is_spoken() {
         let theirs = |min, max| Hello { min, max, service: 0 };
-        let ours = Speaks { oldest: PROTOCOL_MIN, newest: PROTOCOL_MAX };
+        let ours = SupportedVersions { oldest: PROTOCOL_MIN, newest: PROTOCOL_MAX };
         let agree = |theirs| agree(&theirs, ours);
         assert_eq!(agree(theirs(PROTOCOL_MIN, PROTOCOL_MIN)).unwrap(), PROTOCOL_MIN);
         assert_eq!(agree(theirs(0, PROTOCOL_MAX + 1)).unwrap(), PROTOCOL_MAX);

@@ -56,5 +56,5 @@ pub(crate) async fn ask(mut socket: impl Duplex + 'static, bytes: &[u8]) -> Opti
     // A server that has heard enough may have closed it.
     drop(socket.write_all(bytes).await);
     drop(socket.shutdown().await);
-    Wire::new(Box::new(socket), Arc::default()).hear().await.ok()
+    Wire::new(Box::new(socket), Arc::default()).receive_frame().await.ok()
 }

@@ -41,7 +41,7 @@ pub(crate) async fn serve<S: Duplex + 'static>(
         None => None,
     };
     let mut wire = Wire::new(Box::new(tls), metrics.clone());
-    let frame = wire.hear().await?;
+    let frame = wire.receive_frame().await?;
     if frame.header.kind != Kind::Request {
         return Err(Broken::Frame(FrameError::NotDue));
     }
@@ -55,7 +55,7 @@ pub(crate) async fn serve<S: Duplex + 'static>(
             EnrolmentReply::Refused(refusal)
         }
     };
-    wire.say(frame_of(Kind::Answer, &told)?).await
+    wire.send_frame(frame_of(Kind::Answer, &told)?).await
 }
 
 pub(crate) fn frame_of<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {
@@ -148,8 +148,8 @@ async fn ask<S: Duplex + 'static>(
     asked: &EnrolmentRequest,
 ) -> Result<EnrolmentReply, Broken> {
     let mut wire = Wire::new(Box::new(tls), Arc::default());
-    wire.say(frame_of(Kind::Request, asked)?).await?;
-    let frame = wire.hear().await?;
+    wire.send_frame(frame_of(Kind::Request, asked)?).await?;
+    let frame = wire.receive_frame().await?;
     if frame.header.kind != Kind::Answer {
         return Err(Broken::Frame(FrameError::NotDue));
     }

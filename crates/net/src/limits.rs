@@ -27,7 +27,7 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 /// Bytes of one read of the socket. A payload keeps the whole buffer of its read in memory.
 pub const READ_BYTES: usize = 64 * 1024;
 /// Bytes of room left in a buffer below which the next read gets a new one.
-pub const READ_ROOM_BYTES_MIN: usize = 16 * 1024;
+pub const READ_BUFFER_BYTES_MIN: usize = 16 * 1024;
 /// Frames with a payload and up to this long are copied out of the buffer of their read, so that a small payload does not
 /// keep [`READ_BYTES`] in memory.
 pub const COPIED_FRAME_BYTES_MAX: usize = 1024;
@@ -91,8 +91,8 @@ const _: () = assert!(
     "lengths in a header are u32"
 );
 const _: () = assert!(HELLO_BYTES_MAX <= BODY_BYTES_MAX, "a hello is a small frame");
-const _: () = assert!(READ_ROOM_BYTES_MIN > HEADER_BYTES, "a header fits a read");
-const _: () = assert!(READ_ROOM_BYTES_MIN < READ_BYTES, "a new buffer has room");
+const _: () = assert!(READ_BUFFER_BYTES_MIN > HEADER_BYTES, "a header fits a read");
+const _: () = assert!(READ_BUFFER_BYTES_MIN < READ_BYTES, "a new buffer has room");
 const _: () = assert!(COPIED_FRAME_BYTES_MAX < READ_BYTES, "most payloads are not copied");
 const _: () = assert!(SLICES_MAX <= 1024, "the system takes that many slices at once");
 const _: () = assert!(

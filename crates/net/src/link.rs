@@ -30,7 +30,7 @@ use crate::connection::{Broken, End, LastSeen, Queue, Wire, run};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Denied, NotSent, Refused, SendError, Side, Unknown};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
-use crate::hello::goodbye_said;
+use crate::hello::decode_goodbye;
 use crate::limits::{
     BACKOFF_MAX, BACKOFF_MIN, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, TICK,
     UNTOLD_FAILURES,
@@ -391,7 +391,7 @@ impl End for Calling<'_> {
         match frame.header.kind {
             Kind::Answer => self.answers.push(frame),
             Kind::Pong => {}
-            Kind::Goodbye => return Err(goodbye_said(&frame)),
+            Kind::Goodbye => return Err(decode_goodbye(&frame)),
             Kind::Hello | Kind::Request | Kind::Message | Kind::Ping | Kind::Cancel => {
                 return Err(Broken::Frame(FrameError::NotDue));
             }

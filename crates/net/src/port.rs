@@ -30,7 +30,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use crate::connection::Broken;
 use crate::discovery::DiscoveryResponder;
 use crate::error::{Denied, Refused};
-use crate::handshake::{AcceptedConnection, asks_for, buffered, in_time, refused};
+use crate::handshake::{AcceptedConnection, buffered, in_time, offers_protocol, refused};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::metrics::Metrics;
 #[cfg(feature = "simulated")]
@@ -187,7 +187,7 @@ impl ServerTable {
                     virtual_servers.iter().find(|virtual_server| virtual_server.is_named(name));
                 let enrols =
                     || virtual_servers.iter().find(|virtual_server| virtual_server.enrols());
-                let joins = || asks_for(begun, ENROLMENT).then(enrols).flatten();
+                let joins = || offers_protocol(begun, ENROLMENT).then(enrols).flatten();
                 let stranger = || {
                     virtual_servers.first().filter(|virtual_server| !virtual_server.is_beside(name))
                 };
@@ -266,7 +266,7 @@ impl ServerTable {
         met: &mut Option<Arc<VirtualServer>>,
     ) -> Result<Option<Admitted>, Broken> {
         let begun = match self.begun(arrived).await? {
-            AcceptedConnection::Tls(handshake) if asks_for(&handshake, DISCOVERY) => {
+            AcceptedConnection::Tls(handshake) if offers_protocol(&handshake, DISCOVERY) => {
                 match self.discovery_responder() {
                     Some(discovery_responder) => {
                         discovery_responder.answer(*handshake, address, &self.metrics).await?;

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::frame::{Bounds, Frame, FrameError, Header};
-use crate::limits::{COPIED_FRAME_BYTES_MAX, HEADER_BYTES, READ_BYTES, READ_ROOM_BYTES_MIN};
+use crate::limits::{COPIED_FRAME_BYTES_MAX, HEADER_BYTES, READ_BUFFER_BYTES_MIN, READ_BYTES};
 
 /// A buffer for reads of the socket, which gives the frames in it.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Receiver {
             None => 0,
         };
         let room = self.buffer.capacity() - self.buffer.len();
-        if room < missing.max(READ_ROOM_BYTES_MIN) {
+        if room < missing.max(READ_BUFFER_BYTES_MIN) {
             self.buffer.reserve(missing.max(READ_BYTES));
         }
         &mut self.buffer

@@ -67,13 +67,13 @@ struct State {
     draw: Box<dyn FnMut() -> u64 + Send>,
     conditions: NetworkConditions,
     /// Listeners, by address.
-    doors: BTreeMap<String, Door>,
+    doors: BTreeMap<String, ListenerSlot>,
     channels: ChannelTable,
     refusing: BTreeSet<ServerId>,
     slow: BTreeMap<(ServerId, ServerId), Duration>,
 }
 
-struct Door {
+struct ListenerSlot {
     subject: Subject,
     arrivals: mpsc::Sender<Arrival>,
 }
@@ -171,7 +171,7 @@ impl Host {
     #[must_use]
     pub fn listen(&self, address: SocketAddr) -> Arrivals {
         let (sender, receiver) = mpsc::channel(BACKLOG);
-        let door = Door { subject: self.subject, arrivals: sender };
+        let door = ListenerSlot { subject: self.subject, arrivals: sender };
         self.network.state.lock().doors.insert(address.to_string(), door);
         Arrivals { address, receiver }
     }
@@ -182,7 +182,7 @@ impl Host {
 
     /// Opens a connection to the target, and verifies that it is this server and has the role.
     pub(crate) async fn connect(&self, target: &Target) -> Result<Pipe, Broken> {
-        let (there, back) = self.ways_to(target);
+        let (there, back) = self.latencies_to(target);
         sleep(there).await;
         self.both_open(target.server).await;
         let pipe = self.enter(target)?;
@@ -206,7 +206,7 @@ impl Host {
         })
     }
 
-    fn ways_to(&self, target: &Target) -> (Duration, Duration) {
+    fn latencies_to(&self, target: &Target) -> (Duration, Duration) {
         let (us, them) = (self.subject.server, target.server);
         let mut state = self.network.state.lock();
         (state.delay((us, them)), state.delay((them, us)))

@@ -159,7 +159,7 @@ impl Endpoint {
         self.admit(target.server).map_err(Broken::Denied)?;
         let dialled = self.dial(target, Dialled::Stream).await?;
         let mut wire = Wire::new(dialled, self.metrics().clone());
-        hello::call(&mut wire, target.role, self.speaks()).await?;
+        hello::call(&mut wire, target.role, self.supported_versions()).await?;
         Stream::behind(wire, self.metrics(), (target.role, ConnectionSide::Asks))
     }
 }

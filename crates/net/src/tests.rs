@@ -37,16 +37,16 @@ pub(crate) struct Echoing {
 }
 
 /// The test's side of [`Echoing`].
-pub(crate) struct Heard {
+pub(crate) struct RecordedCalls {
     pub(crate) asked: mpsc::Receiver<Asked>,
     pub(crate) heard: mpsc::Receiver<u64>,
 }
 
 impl Echoing {
-    pub(crate) fn new() -> (Self, Heard) {
+    pub(crate) fn new() -> (Self, RecordedCalls) {
         let (asked, asked_out) = mpsc::channel(4096);
         let (heard, heard_out) = mpsc::channel(4096);
-        (Self { asked, heard }, Heard { asked: asked_out, heard: heard_out })
+        (Self { asked, heard }, RecordedCalls { asked: asked_out, heard: heard_out })
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn caller(authority: &Authority) -> Arc<Endpoint> {
 pub(crate) async fn data_server(
     authority: &Authority,
     id: u32,
-) -> (Arc<Endpoint>, Listener, Heard) {
+) -> (Arc<Endpoint>, Listener, RecordedCalls) {
     let identity = authority.identity(ServerId(id), Roles::of(&[Role::Data])).unwrap();
     let (endpoint, (echoing, heard)) = (endpoint(&identity), Echoing::new());
     let services = Services::new().with::<Echo>(Roles::of(&[Role::Meta]), echoing);

@@ -20,7 +20,9 @@ use tokio::time::timeout;
 use crate::connection::{Broken, Wire, run};
 use crate::endpoint::{Endpoint, Security};
 use crate::error::{Denied, Refused};
-use crate::handshake::{AcceptedConnection, Handshake, asks_for, in_time, refused, subject_of};
+use crate::handshake::{
+    AcceptedConnection, Handshake, in_time, offers_protocol, refused, subject_of,
+};
 use crate::hello;
 use crate::join;
 use crate::limits::CONNECT_TIME_MAX;
@@ -242,7 +244,8 @@ impl VirtualServer {
         let (mut wire, subject) = match (self.endpoint.security(), begun) {
             (Security::Tls(credentials), AcceptedConnection::Tls(begun)) => {
                 let configs = credentials.configs();
-                streams = self.services.streams.as_ref().filter(|_| asks_for(&begun, STREAMS));
+                streams =
+                    self.services.streams.as_ref().filter(|_| offers_protocol(&begun, STREAMS));
                 match self.authenticate(*begun, address, &configs).await? {
                     Some(known) => known,
                     None => return Ok(None),
@@ -267,7 +270,7 @@ impl VirtualServer {
                 )));
             }
         };
-        let asked = hello::asked(&mut wire, self.endpoint.speaks()).await;
+        let asked = hello::asked(&mut wire, self.endpoint.supported_versions()).await;
         if let Some(offer) = streams {
             return self.admit_stream(offer, asked, (wire, subject, address)).await.map(Some);
         }
@@ -322,12 +325,14 @@ impl VirtualServer {
         address: SocketAddr,
         configs: &Configs,
     ) -> Result<Option<(Wire, Subject)>, Broken> {
-        if let (true, Some(enrolment)) = (asks_for(&begun, ENROLMENT), &self.services.enrolment) {
+        if let (true, Some(enrolment)) =
+            (offers_protocol(&begun, ENROLMENT), &self.services.enrolment)
+        {
             let tls = begun.into_stream(configs.enrolment.clone()).await?;
             join::serve(enrolment, tls, address, self.metrics()).await?;
             return Ok(None);
         }
-        let config = match self.services.streams.is_some() && asks_for(&begun, STREAMS) {
+        let config = match self.services.streams.is_some() && offers_protocol(&begun, STREAMS) {
             true => &configs.streams,
             false => &configs.calls,
         };

@@ -1,4 +1,4 @@
-//! The object interface: what a face (S3, a mount) asks of a store (the cluster's proxy, a packed
+//! The object interface: what a gateway (S3, a mount) asks of a store (the cluster's proxy, a packed
 //! bucket).
 //!
 //! # Invariants that every implementation keeps

@@ -23,7 +23,7 @@ pub struct Opened {
     /// All its bytes, if they were read while it was looked up.
     pub bytes: Option<Bytes>,
     /// The parts in which another region took it. Here its bytes lie as those of any object.
-    pub told_parts: Vec<PartRef>,
+    pub remote_parts: Vec<PartRef>,
     /// The store that has its bytes, if this one does not have them yet.
     pub remote: Option<Arc<dyn Remote>>,
 }
@@ -40,7 +40,7 @@ impl Opened {
     pub fn parts(&self) -> &[PartRef] {
         match &self.body {
             Body::Parts { parts, .. } => parts,
-            _ => &self.told_parts,
+            _ => &self.remote_parts,
         }
     }
 }

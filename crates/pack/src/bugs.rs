@@ -8,13 +8,13 @@ pub(crate) enum Bug {
     /// A blob is removed before the backend has what was re-logged of it.
     RemoveBeforeUpload,
     /// Deletes of a blob that goes are not re-logged.
-    DeletesNotCarried,
+    DeletesNotRelocated,
     /// A backup is completed before the backend has the blobs that it names.
     BackupAheadOfBlobs,
     /// A rebuild reads blobs of a worker that it uploaded after it was superseded.
     HorizonNotKept,
     /// A blob counts as uploaded though an heir may have listed the blobs without it.
-    OwnerAskedOnce,
+    OwnerReadOnce,
     /// A blob that another process judged void is adopted if it is the same as one that waits.
     AdoptedThoughVoid,
     /// A process does not close numbers before it that have no record.
@@ -37,14 +37,14 @@ pub(crate) enum Bug {
     /// Bodies in another worker's bundle are looked for in the bucket, also while it waits to be uploaded.
     BundleNotAwaited,
     /// A worker gives others bytes of the blob that waits in place of those of its bundle.
-    BundleNotTold,
+    BundleNotAnnounced,
     /// A superseded version is given up before what another worker replaced it with is in the
     /// bucket.
     GivenUpEarly,
     /// A delete is forgotten though another worker may still have what it deleted.
-    GraveForgottenEarly,
+    TombstoneForgottenEarly,
     /// Entries of another worker are shown before they are durable.
-    HeardNotKept,
+    ReceivedNotStored,
     /// A worker's clock does not follow those of the others.
     ClockNotFollowed,
 }

@@ -22,7 +22,7 @@ pub struct Counters {
     /// Blobs closed as their oldest change had waited long enough.
     pub sealed_due: AtomicU64,
     /// Blobs closed as somebody asked for it: a flush, a backup, repacking.
-    pub sealed_asked: AtomicU64,
+    pub sealed_on_request: AtomicU64,
     /// Tries to upload a blob that failed.
     pub failed_uploads: AtomicU64,
     /// Bytes of blobs and objects of their own uploaded.

@@ -209,7 +209,7 @@ fn a_blob_is_written_as_ever_and_read_back() {
 }
 
 #[test]
-fn a_bundle_is_written_as_ever_and_says_which_it_is() {
+fn a_bundle_has_its_format_and_identifies_itself() {
     let unit = UploadUnit::numbered(2).unwrap();
     let sums = BodySums::of(0x1122_3344, 65_536, &[Bytes::from_static(b"hello")]);
     let (bucket, key) = (BucketId(0x0506), ObjectKey::new("a/ü").unwrap());
@@ -371,13 +371,13 @@ fn workers_say_things_as_ever() {
     let (worker, ms) = (WorkerId(0x1_0001), 1_700_000_000_000);
     let last = Some((OpSeq(20), HybridClock(0x0123_4567_89ab_cdef)));
     let (from, to, unit) = (300, 500, 2);
-    check_said("call of version 4 for changes", &{
+    check_golden_wire("call of version 4 for changes", &{
         FeedRequest::Changes { worker, asked: FeedPosition { blob: 7, from: 0, last: None } }
     });
-    check_said("call of version 4 for changes behind an entry", &{
+    check_golden_wire("call of version 4 for changes behind an entry", &{
         FeedRequest::Changes { worker, asked: FeedPosition { blob: 7, from, last } }
     });
-    check_said(
+    check_golden_wire(
         "call of version 4 for a body",
         &FeedRequest::Body { worker, blob: 7, unit, from, to },
     );
@@ -392,7 +392,7 @@ fn workers_say_things_as_ever() {
         FeedReply::BundleUploaded(process_31()),
     ];
     for (nth, told) in told.into_iter().chain(refusals.map(FeedReply::Refused)).enumerate() {
-        check_said(&format!("answer {nth} of version 4"), &told);
+        check_golden_wire(&format!("answer {nth} of version 4"), &told);
     }
     let subject = credentials(&Secret::of([7; 32]), worker).unwrap().subject();
     let named = [&subject.cluster.0.to_le_bytes()[..], &server_of(worker).0.to_le_bytes()].concat();
@@ -400,7 +400,7 @@ fn workers_say_things_as_ever() {
     assert_eq!((subject.server, subject.roles.to_string()), (server_of(worker), "worker".into()));
 }
 
-fn check_said<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value: &T) {
+fn check_golden_wire<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value: &T) {
     check(name, &postcard::to_allocvec(value).unwrap());
     assert_eq!(&postcard::from_bytes::<T>(&golden(name).unwrap()).unwrap(), value);
 }

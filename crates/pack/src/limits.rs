@@ -49,7 +49,7 @@ pub const GROUP_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes of one part of an upload to the backend.
 pub const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Parts of one blob under way at once.
-pub const PARTS_UNDER_WAY_MAX: usize = 4;
+pub const PARTS_IN_FLIGHT_MAX: usize = 4;
 /// Bytes read from the spool at a time.
 pub const SPOOL_READ_BYTES: u64 = 512 * 1024;
 /// Pieces of a blob read from the spool that wait to go out, where it goes up as one request: 2 MiB.
@@ -109,7 +109,7 @@ pub const RATE_BURST: Duration = Duration::from_millis(100);
 /// Least requests a second that may be configured.
 pub const RATE_MIN: f64 = 0.1;
 /// Looks at an object that the backend must have, before it counts as missing: 404 may be said of what is there.
-pub const MISSING_LOOKS_MAX: u32 = 4;
+pub const MISSING_READS_MAX: u32 = 4;
 /// Pause after the first of them; four times as long after each.
 pub const MISSING_PAUSE: Duration = Duration::from_millis(50);
 /// Time for which a blob that was missing or damaged is not repacked; twice as long each time after
@@ -193,7 +193,7 @@ pub const PROCESSES_FORGOTTEN_AT_ONCE: usize = 16;
 /// that yet.
 pub const OWN_NUMBER_SEEN_MAX: Duration = Duration::from_secs(3 * 60);
 /// Time that a request, or the timer, waits for an answer to who owns the backend.
-pub const OWNER_LOOK_MAX: Duration = Duration::from_secs(100);
+pub const OWNER_CHECK_MAX: Duration = Duration::from_secs(100);
 /// Bytes of a horizon at most: some for each worker that ever was.
 pub const HORIZON_BYTES_MAX: u64 = 1024 * 1024;
 /// Percent of a blob's bodies that are live below which it is repacked. All blobs together then take at most 100 / 80 =
@@ -215,17 +215,17 @@ pub const SMALL_BLOB_SHARE: u64 = 16;
 /// Small blobs of about one size at which they are made one.
 pub const SMALL_BLOBS_MAX: usize = 32;
 /// Changes that are re-logged at once.
-pub const CARRIED_MAX: usize = 256;
+pub const RELOCATED_MAX: usize = 256;
 /// Bytes of bodies that are read at once to be moved; a single one may be larger.
 pub const MOVED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Times that a blob is gone through for bodies that somebody has in it.
 pub const DRAIN_PASSES_MAX: usize = 3;
 /// Pause while clients want more than there is room for.
-pub const CARRY_PAUSE: Duration = Duration::from_millis(100);
+pub const RELOCATE_PAUSE: Duration = Duration::from_millis(100);
 /// Pauses after which repacking is put off.
-pub const CARRY_TRIES_MAX: u32 = 600;
+pub const RELOCATE_TRIES_MAX: u32 = 600;
 /// Removals between two looks whether this worker still owns the backend.
-pub const REMOVED_UNASKED_MAX: u64 = 32;
+pub const REMOVED_UNREQUESTED_MAX: u64 = 32;
 /// Time from one question whether this worker still owns the backend to the next, if nothing else asks.
 pub const OWNER_PERIOD: Duration = Duration::from_secs(10);
 /// Age of the last answer, or failed question, up to which a request is admitted without asking.
@@ -252,7 +252,7 @@ pub const ANNOUNCEMENT_BYTES_MAX: u64 = 4096;
 /// Bytes of memory that the index of another worker takes for what was read of it.
 pub const PEER_INDEX_CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// Time from one look of a worker in the bucket for what the others changed to the next.
-pub const LOOK_PERIOD_DEFAULT: Duration = Duration::from_secs(10);
+pub const POLL_PERIOD_DEFAULT: Duration = Duration::from_secs(10);
 /// Time for which a worker keeps what another replaced or deleted, counted from when that was seen
 /// in the bucket.
 pub const SUPERSEDED_KEPT_DEFAULT: Duration = Duration::from_secs(30 * 60);
@@ -261,17 +261,17 @@ pub const UNSEEN_MAX_DEFAULT: Duration = Duration::from_secs(10 * 60);
 /// Time from one status of the others that a worker writes to the next.
 pub const WORKERS_STATUS_PERIOD: Duration = Duration::from_secs(3);
 /// Time by which another worker's clock may be ahead before the log says so.
-pub const CLOCK_AHEAD_TOLD: Duration = Duration::from_secs(60);
+pub const CLOCK_AHEAD_LOG_PAUSE: Duration = Duration::from_secs(60);
 /// Moments of the past of which a worker knows what another had in the bucket.
 pub const MARKS_MAX: usize = 64;
 /// Looks in a row that miss the same blob before the index of its worker is made anew: a list may be late.
-pub const GAP_LOOKS_MAX: u32 = 3;
+pub const GAP_CHECKS_MAX: u32 = 3;
 /// Uploads that a rebuild remembers at once, to find parts that belong to none: some 40 MiB.
 pub const UPLOADS_AT_ONCE: usize = 1_000_000;
 /// Parts of lost uploads that are removed in one batch.
 pub const ORPHANS_AT_ONCE: usize = 10_000;
 /// Time between two such looks of a worker that starts.
-pub const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(500);
+pub const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 /// Deletes remembered as not needed any more, to be forgotten a round later; more wait.
 pub const TOMBSTONES_REMEMBERED: usize = 100_000;
 /// Rows that a round looks at before others have their turn.
@@ -285,7 +285,7 @@ pub const FEED_CALLS_OF_ONE_MAX: usize = FEED_CALLS_MAX / 4;
 /// Calls for changes of one worker under way. One waits for changes; the other may be one whose caller has gone.
 pub const CHANGE_CALLS_OF_ONE_MAX: usize = 2;
 /// Bodies that are asked for of another worker at once; more wait.
-pub const BODIES_ASKED_MAX: usize = FEED_CALLS_OF_ONE_MAX - 4;
+pub const BODIES_REQUESTED_MAX: usize = FEED_CALLS_OF_ONE_MAX - 4;
 /// Connections to another worker for bodies, beside the one for changes.
 pub const BODY_LANES: usize = 3;
 /// Pause after another worker said that it is busy.
@@ -299,7 +299,7 @@ pub const FEED_CHANGES_BYTES_MAX: usize = 8 * FEED_BYTES_MAX;
 /// Bytes of changes that one answer has.
 pub const FEED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of changes heard of another worker after which its index is made durable.
-pub const HEARD_BYTES_KEPT: u64 = 32 * 1024 * 1024;
+pub const RECEIVED_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Time that a call for changes waits if there are none.
 pub const FEED_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Pause after another worker did not answer.
@@ -315,7 +315,7 @@ pub const HANDED_ON_TO_ONE_MAX: usize = HANDED_ON_OF_ONE_MAX - 16;
 pub const HANDED_ON_SILENCE_MAX: Duration = Duration::from_secs(5 * 60);
 /// Time that the answer to a completion waits until this worker has heard of what was completed
 /// elsewhere.
-pub const HEARD_WAIT_MAX: Duration = Duration::from_secs(10);
+pub const RECEIVED_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Time that a call may take, beside what it waits.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time that the head of a request that was handed on may take.
@@ -339,7 +339,7 @@ const _: () = assert!(
     SUPERSEDED_KEPT_DEFAULT.as_secs() <= GRACE_DEFAULT.as_secs(),
     "and finds the bytes where it knows them"
 );
-const _: () = assert!(CARRIED_MAX < QUEUE_MAX, "work in the background leaves room for clients");
+const _: () = assert!(RELOCATED_MAX < QUEUE_MAX, "work in the background leaves room for clients");
 const _: () = assert!(
     MOVED_BYTES_MAX >= PACKED_BYTES_MAX,
     "bodies that are moved take no more memory than one of the largest"
@@ -379,11 +379,11 @@ const _: () = assert!(
     "the next number does not come and go while a process goes by its own"
 );
 const _: () = assert!(
-    2 * PROCESSES_FORGOTTEN_AT_ONCE as u64 <= REMOVED_UNASKED_MAX,
+    2 * PROCESSES_FORGOTTEN_AT_ONCE as u64 <= REMOVED_UNREQUESTED_MAX,
     "the owner is asked for before them"
 );
 const _: () = assert!(
-    OWNER_UNSEEN_MAX.as_secs() > OWNER_PERIOD.as_secs() + OWNER_LOOK_MAX.as_secs(),
+    OWNER_UNSEEN_MAX.as_secs() > OWNER_PERIOD.as_secs() + OWNER_CHECK_MAX.as_secs(),
     "a question that is not answered is over before requests wait for it"
 );
 const _: () = assert!(

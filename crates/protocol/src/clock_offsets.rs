@@ -114,7 +114,7 @@ pub enum ClockDifference {
 #[derive(Debug, Clone, Copy, Default)]
 struct OtherClock {
     /// Time of the last question.
-    asked_ms: Option<u64>,
+    requested_ms: Option<u64>,
     is_asked: bool,
     /// A question has ended, with an answer or without.
     was_asked: bool,
@@ -148,14 +148,16 @@ impl<K: Copy + Ord> ClockOffsets<K> {
         let is_known = known.reading.is_some_and(|it| it.is_fresh(now.steady_ms));
         let is_settled = is_known && self.ahead_ms(now) == 0;
         let pause_ms = if is_settled { CLOCK_ASK_MS } else { CLOCK_ASK_AGAIN_MS };
-        known.asked_ms.is_none_or(|asked_ms| now.steady_ms.saturating_sub(asked_ms) >= pause_ms)
+        known
+            .requested_ms
+            .is_none_or(|requested_ms| now.steady_ms.saturating_sub(requested_ms) >= pause_ms)
     }
 
     /// Notes that a machine is asked.
     pub fn asked(&mut self, steady_ms: u64, other: K) {
         if let Some(known) = self.others.get_mut(&other) {
             assert!(!known.is_asked, "one question to a machine is under way");
-            (known.asked_ms, known.is_asked) = (Some(steady_ms), true);
+            (known.requested_ms, known.is_asked) = (Some(steady_ms), true);
         }
     }
 

@@ -11,11 +11,11 @@ use larder_types::{OpId, PgId};
 use crate::digest::Compared;
 
 /// Times that each group is compared within the period.
-const TURNS: u64 = 2;
+const ROUNDS: u64 = 2;
 
 /// The state of a group's comparisons.
 #[derive(Debug)]
-struct Known {
+struct ComparedGroup {
     /// Since when this server leads it, or has run.
     since_ms: u64,
     /// The time at which it was last begun; `None` if it is to be begun before the others.
@@ -49,7 +49,7 @@ pub struct Comparisons {
     /// The next is begun no earlier.
     next_ms: u64,
     under_way: Option<(PgId, OpId)>,
-    known: BTreeMap<PgId, Known>,
+    known: BTreeMap<PgId, ComparedGroup>,
     outcomes: Outcomes,
 }
 
@@ -71,7 +71,7 @@ impl Comparisons {
     pub fn leads(&mut self, now_ms: u64, led: &BTreeSet<PgId>) {
         self.known.retain(|pg, _| led.contains(pg));
         for pg in led {
-            self.known.entry(*pg).or_insert(Known {
+            self.known.entry(*pg).or_insert(ComparedGroup {
                 since_ms: now_ms,
                 tried_ms: None,
                 equal_ms: None,
@@ -96,7 +96,7 @@ impl Comparisons {
     pub fn begun(&mut self, now_ms: u64, pg: PgId, at: OpId) {
         self.under_way = Some((pg, at));
         self.outcomes.begun += 1;
-        self.next_ms = now_ms + self.period_ms / (TURNS * self.known.len().max(1) as u64);
+        self.next_ms = now_ms + self.period_ms / (ROUNDS * self.known.len().max(1) as u64);
         if let Some(known) = self.known.get_mut(&pg) {
             known.tried_ms = Some(now_ms);
         }
@@ -158,7 +158,7 @@ impl Comparisons {
     /// that is not known, since this server leads it.
     #[must_use]
     pub fn oldest_ms(&self, now_ms: u64) -> u64 {
-        let age = |it: &Known| now_ms.saturating_sub(it.equal_ms.unwrap_or(it.since_ms));
+        let age = |it: &ComparedGroup| now_ms.saturating_sub(it.equal_ms.unwrap_or(it.since_ms));
         self.known.values().map(age).max().unwrap_or(0)
     }
 }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_differed_is_looked_at_next_and_told_until_it_is_equal() {
+    fn a_differing_group_is_compared_next_and_reported_until_equal() {
         let mut comparisons = three();
         comparisons.begun(0, PgId(3), AT);
         comparisons.ended(10, PgId(3), AT, Compared::Odd(ServerId(1)));

@@ -120,7 +120,7 @@ impl CopyPacing {
             Doing::Waits => self.bound.map(|bound| (bound, true)),
             Doing::Copies(Some(found)) => Some((found, false)),
             // It delays no other server, and still learns that others come first.
-            Doing::Copies(None) if self.waits_for_turns() => Some((CopyPriority::LAST, true)),
+            Doing::Copies(None) if self.awaits_turns() => Some((CopyPriority::LAST, true)),
             Doing::Copies(None) => None,
         }
     }
@@ -128,8 +128,8 @@ impl CopyPacing {
     /// Returns true if what was begun may go on now.
     #[must_use]
     pub fn may_copy(&self, now_ms: u64) -> bool {
-        let Some(bound) = self.bound.filter(|_| self.waits_for_turns()) else { return true };
-        match self.turn_now(now_ms).filter(|(sent_ms, _)| *sent_ms >= self.since_ms) {
+        let Some(bound) = self.bound.filter(|_| self.awaits_turns()) else { return true };
+        match self.current_turn(now_ms).filter(|(sent_ms, _)| *sent_ms >= self.since_ms) {
             Some((_, turn)) => turn.upto >= bound,
             None => now_ms >= self.since_ms + COPY_TURN_MS,
         }
@@ -145,16 +145,16 @@ impl CopyPacing {
     /// Bytes a second that copies may take, of a server whose own budget is this.
     #[must_use]
     pub fn bytes_per_s(&self, now_ms: u64, own: u64) -> u64 {
-        let given = self.turn_now(now_ms).filter(|_| self.need().is_some());
+        let given = self.current_turn(now_ms).filter(|_| self.need().is_some());
         let given = given.map_or(own, |(_, turn)| turn.bytes_per_s);
         given.clamp(own, own.saturating_mul(COPY_LENT_MAX))
     }
 
-    fn waits_for_turns(&self) -> bool {
+    fn awaits_turns(&self) -> bool {
         self.bound.is_some_and(|bound| !bound.is_single())
     }
 
-    fn turn_now(&self, now_ms: u64) -> Option<(u64, CopyTurn)> {
+    fn current_turn(&self, now_ms: u64) -> Option<(u64, CopyTurn)> {
         self.turn.filter(|(sent_ms, _)| now_ms < sent_ms.saturating_add(COPY_TURN_MS))
     }
 }

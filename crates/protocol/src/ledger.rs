@@ -23,7 +23,7 @@ use crate::space::{FreeRuns, Space, SpaceFault};
 pub use counts::{BucketCounts, CountFault, ObjectCount};
 pub(crate) use counts::{Recount, Resized};
 pub(crate) use followed::Changed;
-use followed::{Followed, Learnt};
+use followed::{DerivedState, Followed};
 
 /// Where a chunk lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +238,7 @@ fn overlap(lv: LvId) -> impl Fn(Extent) -> SpaceFault {
     move |extent| SpaceFault::Overlap { lv, extent }
 }
 
-impl Learnt for NamedBlocks {
+impl DerivedState for NamedBlocks {
     type Change = Change;
     type Fault = SpaceFault;
 
@@ -364,8 +364,8 @@ impl Ledger {
     }
 
     /// Returns true if changes must name their rows.
-    pub(crate) fn asks_for_rows(&self) -> bool {
-        self.blocks.asks_for_rows() || self.counts.asks_for_rows()
+    pub(crate) fn wants_rows(&self) -> bool {
+        self.blocks.wants_rows() || self.counts.wants_rows()
     }
 
     pub(crate) fn known(&self) -> Option<&NamedBlocks> {

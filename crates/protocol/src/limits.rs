@@ -72,7 +72,7 @@ pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// of 8 MiB an op frees 2 GiB, and reads 300 KiB of the index for it.
 pub const REAP_ROWS_MAX: u32 = 256;
 /// Rows of parts and pieces that are looked at together when they go: what they name may use up the step.
-pub const REAP_LOOKS_MAX: usize = 32;
+pub const REAP_CHECKS_MAX: usize = 32;
 /// Pieces of an object that one op coalesces: with the chunk of each, fewer rows than a step of garbage has.
 pub const COALESCE_PIECES_MAX: usize = (REAP_ROWS_MAX / 2 - 1) as usize;
 /// Fewer pieces of one tier are not coalesced, unless they make a large one.
@@ -80,7 +80,7 @@ pub const COALESCE_PIECES_MIN: usize = 64;
 /// A piece that is coalesced becomes part of one that is so many times as long, or large.
 pub const COALESCE_GROWTH_MIN: u64 = 8;
 /// Pieces of an object that are looked at together for some to coalesce: 1 MB of the index if their bytes are inline.
-pub const COALESCE_LOOKS_MAX: usize = 512;
+pub const COALESCE_CHECKS_MAX: usize = 512;
 /// Windows that a primary remembers while proxies coalesce them.
 pub const COALESCES_PLANNED_MAX: usize = 64;
 /// Milliseconds after which a window of which nothing became is planned again.
@@ -98,7 +98,7 @@ pub const GRANT_MS_MAX: u64 = 60_000;
 pub const SESSION_TICKS_MAX: u64 = 20;
 /// Ticks after which a put is resolved whose proxy says that it is finished with it: what it said of the put is lost, or
 /// would have come by now.
-pub const FORSAKEN_TICKS: u64 = 10;
+pub const ABANDONED_TICKS: u64 = 10;
 /// Ticks after which a resolution that failed begins again, at most: 3.2 s. The first time after one tick, then after twice
 /// as many each time.
 pub const RETRY_TICKS_MAX: u64 = 32;
@@ -161,7 +161,7 @@ pub const FRAGMENTED_SCATTERED_PERCENT: u64 = 50;
 /// writes, and eight of 1 MiB make the largest chunk there is.
 pub const FRAGMENTED_PIECES: u32 = 8;
 /// Chunks asked for after which the largest of them is forgotten, once another so many were.
-pub const ASKED_WINDOW: u32 = 1024;
+pub const REQUEST_WINDOW: u32 = 1024;
 /// An LV that was compacted is again only when one part in so many of it became free since.
 pub const COMPACT_AGAIN_PART: u32 = 16;
 /// Extents that a chunk may get by moving, if it had fewer.
@@ -182,12 +182,12 @@ pub const SNAPSHOT_REMOVALS_MAX: usize = limit(1024, 3);
 pub const SILENT_TICKS_MAX: u32 = 20;
 /// Ticks without a message from a member after which its primary reports it to the managers. They need fewer to find a
 /// server down, so that reports are only about servers that they reach and the primary does not.
-pub const UNHEARD_TICKS_MAX: u32 = 22;
+pub const UNRESPONSIVE_TICKS_MAX: u32 = 22;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
 
 /// Milliseconds between two looks whether copies of chunks are missing somewhere.
-pub const WALK_LOOK_MS: u64 = 1000;
+pub const WALK_CHECK_MS: u64 = 1000;
 /// The longest time between two walks that could do nothing and had the same reasons.
 pub const WALK_PAUSE_MS_MAX: u64 = 120_000;
 /// Pieces of background work that a meta server has under way: with chunks of 8 MiB that are 32 MiB of memory.
@@ -205,7 +205,7 @@ pub const SCRUB_BYTES_PER_S_MIN: u64 = 1024 * 1024;
 /// Milliseconds of the shortest time within which copies can be verified, for tests.
 pub const SCRUB_PERIOD_MS_MIN: u64 = 4000;
 /// Ticks between two questions of a primary for the sums that it lacks.
-pub const DIGEST_ASK_TICKS: u32 = 10;
+pub const DIGEST_RETRY_TICKS: u32 = 10;
 /// Ticks after which a comparison is given up: many times what a member takes to read a large index.
 pub const DIGEST_TICKS_MAX: u32 = 6 * 60 * 60 * 10;
 
@@ -233,12 +233,12 @@ const _: () = assert!(
     2 <= COALESCE_GROWTH_MIN as usize
         && COALESCE_GROWTH_MIN as usize <= COALESCE_PIECES_MIN
         && COALESCE_PIECES_MIN < COALESCE_PIECES_MAX
-        && COALESCE_PIECES_MAX < COALESCE_LOOKS_MAX,
+        && COALESCE_PIECES_MAX < COALESCE_CHECKS_MAX,
     "equal pieces are coalesced, and more than the fewest"
 );
 const _: () = assert!(ROW_KEY_BYTES_MAX >= 2 * KEY_BYTES_MAX + 1024, "an escaped key fits");
-const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
-const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");
+const _: () = assert!(DIGEST_RETRY_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
+const _: () = assert!(WALK_CHECK_MS < WALK_PAUSE_MS_MAX, "pauses grow");
 const _: () = assert!(
     (SUSPECT_TRIES_MAX as u64 - 8) * WALK_PAUSE_MS_MAX > LOST_MS,
     "a damaged copy is remembered until its replica is replaced"
@@ -297,7 +297,7 @@ const _: () = assert!(
     "a snapshot's last record names open puts that are superseded, perhaps all of them"
 );
 const _: () = assert!(
-    REPEAT_TICKS_MAX < UNHEARD_TICKS_MAX as u64 && REPEAT_TICKS_MAX < SILENT_TICKS_MAX as u64,
+    REPEAT_TICKS_MAX < UNRESPONSIVE_TICKS_MAX as u64 && REPEAT_TICKS_MAX < SILENT_TICKS_MAX as u64,
     "what is lost is said again before a member counts as silent"
 );
 const _: () = assert!(APPLY_OPS_MAX < TAIL_OPS_MAX, "a batch is a part of the tail");
@@ -311,7 +311,7 @@ pub const HEARTBEAT_MS: u64 = 150;
 pub const ELECTION_MS_MIN: u64 = 800;
 /// Milliseconds that it waits beyond that at most, by lot: many times what an election takes, so that two seldom ask at
 /// once.
-pub const ELECTION_LOT_MS: u64 = 400;
+pub const ELECTION_JITTER_MS: u64 = 400;
 /// Milliseconds for which one that would vote for another does not ask itself: an election takes less.
 pub const ELECTION_YIELD_MS: u64 = 200;
 /// Checks of a leader without an answer of a majority after which its policy decides nothing: it may be the one that is cut off.
@@ -345,7 +345,7 @@ pub const MAP_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 const _: () = assert!(4 * HEARTBEAT_MS < ELECTION_MS_MIN, "a few lost heartbeats elect nobody");
 const _: () = assert!(
-    ELECTION_MS_MIN + ELECTION_LOT_MS < LEADER_SILENT_MS,
+    ELECTION_MS_MIN + ELECTION_JITTER_MS < LEADER_SILENT_MS,
     "where others can elect one, they have by the time a leader does not say that it leads"
 );
 const _: () = assert!(COMMAND_BYTES_MAX < QUORUM_LOG_BYTES_MAX, "a snapshot is for many commands");
@@ -395,10 +395,10 @@ pub const STALL_MS: u64 = 1000;
 pub const CONFIRM_MS_MAX: u64 = 4 * HEARTBEAT_MS;
 /// Milliseconds between two steps of the leading manager, beyond which it was stalled itself. That time does not count
 /// as any server's silence: messages sent meanwhile are still in flight to it.
-pub const LATE_LOOK_MS: u64 = 2 * SERVER_BEAT_MS;
+pub const LATE_CHECK_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Late looks, one after the other, by which a silent server's time is put off: a manager that is late all the time finds
 /// it down all the same.
-pub const LATE_LOOKS_MAX: u32 = 2;
+pub const LATE_CHECKS_MAX: u32 = 2;
 /// Milliseconds for which a primary may answer reads alone, counted from the time that a grant of leases names.
 pub const LEASE_MS: u64 = 1500;
 /// Milliseconds for which it may after it sent its renewal: a grant names an earlier time, so that meta servers of earlier
@@ -418,11 +418,11 @@ pub const SESSION_KEPT_MS: u64 = 1500;
 /// Milliseconds that a server is down before what it has goes elsewhere.
 pub const LOST_MS: u64 = 10 * 60 * 1000;
 /// Milliseconds after which the leading manager looks at all groups though nothing seems to have changed.
-pub const REST_MS_MAX: u64 = 1000;
+pub const QUIESCENT_MS_MAX: u64 = 1000;
 /// Milliseconds between two looks at where replicas ought to be.
 pub const LV_PLAN_MS: u64 = 5000;
 /// Milliseconds for which a disk counts as one without room after its server said so.
-pub const NO_ROOM_MS: u64 = 6 * SERVER_BEAT_MS;
+pub const DISK_FULL_MS: u64 = 6 * SERVER_BEAT_MS;
 /// Milliseconds after the last repetition of an order to vacate a replica for which copies go by it. They last from one
 /// repetition to the next, and as long as managers need to find a server down.
 pub const ORDER_FRESH_MS: u64 = LV_PLAN_MS + SILENT_MS;
@@ -453,7 +453,7 @@ pub const SHARES_SPREAD_PERCENT: u64 = 10;
 /// LVs that the leading manager examines in one balance plan; the next plan continues after them.
 pub const BALANCE_LVS_MAX: usize = 4096;
 /// Looks of a plan for balance at LVs, disks and pairs of them, at most: far more than so many LVs take.
-pub const BALANCE_LOOKS_MAX: usize = 1_000_000;
+pub const BALANCE_CANDIDATES_MAX: usize = 1_000_000;
 /// Failure domains, and disks of one, that are tried for one LV before it counts as one that cannot move.
 pub const BALANCE_TRIED_MAX: usize = 8;
 /// Use of a disk, in percent, up to which it takes LVs for no other reason than that their copies lie on a single machine.
@@ -470,7 +470,7 @@ pub const MISTAKEN_MS_MAX: u64 = 30 * 1000;
 
 const _: () = assert!(BALANCE_MOVES_MAX < LV_MOVES_MAX, "copies that are missing are not held up");
 const _: () = assert!(
-    FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
+    ABANDONED_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,
     "a call waits for puts of a proxy that died until they are resolved"
 );
 const _: () = assert!(
@@ -491,7 +491,7 @@ const _: () = assert!(
     "a server that stands still for a moment is heard again before it counts as down"
 );
 const _: () = assert!(
-    3 * IDLE_TICKS < UNHEARD_TICKS_MAX as u64 && 3 * IDLE_TICKS < SILENT_TICKS_MAX as u64,
+    3 * IDLE_TICKS < UNRESPONSIVE_TICKS_MAX as u64 && 3 * IDLE_TICKS < SILENT_TICKS_MAX as u64,
     "two lost messages make nobody silent"
 );
 const _: () = assert!(2 * SILENT_MS <= NARROW_MS, "a server that is down is known to be");
@@ -500,7 +500,7 @@ const _: () = assert!(
     "a leader that hears nobody any more takes nobody for down"
 );
 const _: () = assert!(
-    LATE_LOOK_MS < SILENT_MS && LATE_LOOK_MS < ELECTION_MS_MIN,
+    LATE_CHECK_MS < SILENT_MS && LATE_CHECK_MS < ELECTION_MS_MIN,
     "a leader that stood still for long is no leader any more"
 );
 const _: () = assert!(
@@ -557,7 +557,7 @@ pub const CHOICES_MAX: usize = 16;
 /// and look like the fastest.
 pub const REFUSED_US: u64 = 2_000_000;
 /// Disks of which is remembered what was heard.
-pub const HOLDERS_HEARD_MAX: usize = 4096;
+pub const HOLDERS_TRACKED_MAX: usize = 4096;
 /// A disk counts as unheard when its last report is older than so many of its finish times. Its finish time is that in
 /// which it would have served its queue and one request more: a slow one is tried so much more seldom.
 pub const STALE_AFTER_FINISHES: u64 = 128;

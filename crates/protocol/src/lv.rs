@@ -46,7 +46,7 @@ pub struct LvInfo {
 
 impl LvInfo {
     /// Returns true if another description of it changes nothing.
-    pub(crate) fn says_as_much(&self, other: &Self) -> bool {
+    pub(crate) fn is_equivalent(&self, other: &Self) -> bool {
         self.replicas == other.replicas && self.copies == other.copies
     }
 

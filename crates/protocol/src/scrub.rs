@@ -134,7 +134,7 @@ impl Scrub {
     }
 
     /// Sets times ahead of the clock, which was wrong then, to now, so that nothing waits for them.
-    pub fn heed_clock(&mut self, now_ms: u64) {
+    pub fn observe_clock(&mut self, now_ms: u64) {
         let set_back = |ms: &mut u64| *ms = (*ms).min(now_ms);
         set_back(&mut self.since_ms);
         self.verified.values_mut().for_each(set_back);
@@ -309,12 +309,12 @@ mod tests {
         scrub.begin(3650 * DAY, led.clone(), 100);
         scrub.end(3650 * DAY);
         assert_eq!(scrub.due(100 * DAY, PERIOD, &led), pgs(&[]), "it would be ten years");
-        scrub.heed_clock(100 * DAY);
+        scrub.observe_clock(100 * DAY);
         assert_eq!(scrub.due(108 * DAY, PERIOD, &led), led);
     }
 
     #[test]
-    fn damaged_copies_are_told_until_a_whole_round_found_none() {
+    fn damaged_copies_are_reported_until_a_whole_round_finds_none() {
         let mut scrub = Scrub::new(0);
         scrub.begin(0, pgs(&[1]), 100);
         scrub.found(Tally { bad: 2, ..Tally::default() }, Some(b"V1".to_vec()));

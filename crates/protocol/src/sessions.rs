@@ -144,7 +144,7 @@ impl Sessions {
 
     /// The tick at which a session's proxy was heard last, if it ever was.
     #[must_use]
-    pub fn last_heard(&self, session: SessionId) -> Option<u64> {
+    pub fn last_seen_tick(&self, session: SessionId) -> Option<u64> {
         self.open.get(&session)?.heard
     }
 

@@ -12,7 +12,7 @@ use larder_env::clock::uptime_ms;
 use larder_types::codec::decode;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{COUNT_NAME_BYTES_MAX, COUNTS_TOLD_BYTES_MAX, COUNTS_TOLD_MAX};
+use crate::limits::{COUNT_NAME_BYTES_MAX, COUNTS_REPORT_BYTES_MAX, COUNTS_REPORTED_MAX};
 
 /// A class of operations by their bytes, as in Tables 4 and 5 of that paper. A class begins with its lower bound: 1,024 bytes are
 /// of `1K..8K`.
@@ -253,7 +253,7 @@ pub const META_TABLE: &str = "meta";
 pub struct CountsStatus {
     /// Seconds since it began: the age of the server.
     pub age_s: u64,
-    /// Those that are not 0, at most [`COUNTS_TOLD_MAX`].
+    /// Those that are not 0, at most [`COUNTS_REPORTED_MAX`].
     pub counts: Vec<CountStatus>,
 }
 
@@ -298,7 +298,7 @@ impl CountsStatus {
     /// a count takes many times the bytes in memory.
     #[must_use]
     pub fn heard(told: &[u8]) -> Option<Self> {
-        if told.len() > COUNTS_TOLD_BYTES_MAX {
+        if told.len() > COUNTS_REPORT_BYTES_MAX {
             return None;
         }
         decode::<Self>("counts of a server", told).ok().filter(Self::is_sound)
@@ -313,7 +313,7 @@ impl CountsStatus {
         };
         let are_names =
             |it: &CountStatus| is_name(&it.table) && is_name(&it.kind) && is_name(&it.size);
-        self.counts.len() <= COUNTS_TOLD_MAX && self.counts.iter().all(are_names)
+        self.counts.len() <= COUNTS_REPORTED_MAX && self.counts.iter().all(are_names)
     }
 }
 
@@ -381,10 +381,10 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_no_server_tells_are_not_taken() {
+    fn impossible_counts_are_refused() {
         let one = || count_of("meta", "put", "", Sum::default());
         let many = |count| CountsStatus { age_s: 1, counts: vec![one(); count] };
-        assert!(many(COUNTS_TOLD_MAX).is_sound() && !many(COUNTS_TOLD_MAX + 1).is_sound());
+        assert!(many(COUNTS_REPORTED_MAX).is_sound() && !many(COUNTS_REPORTED_MAX + 1).is_sound());
         for kind in ["a\n", "two words", "\u{1b}[2J", &*"k".repeat(COUNT_NAME_BYTES_MAX + 1)] {
             let named = CountStatus { kind: kind.to_owned(), ..one() };
             assert!(!CountsStatus { age_s: 1, counts: vec![named] }.is_sound(), "{kind:?}");
@@ -397,11 +397,11 @@ mod tests {
         let most = u64::MAX;
         let sum = Sum { ops: most, bytes: most, waited_us: most, served_us: most };
         let longest = count_of(&name(), &name(), &name(), sum);
-        let counts = CountsStatus { age_s: most, counts: vec![longest; COUNTS_TOLD_MAX] };
+        let counts = CountsStatus { age_s: most, counts: vec![longest; COUNTS_REPORTED_MAX] };
         assert!(counts.is_sound());
         let told = larder_types::codec::encode(&counts);
         assert_eq!(CountsStatus::heard(&told), Some(counts));
-        let too_long = [told, vec![0; COUNTS_TOLD_BYTES_MAX]].concat();
+        let too_long = [told, vec![0; COUNTS_REPORT_BYTES_MAX]].concat();
         assert_eq!(CountsStatus::heard(&too_long), None);
     }
 }

@@ -13,7 +13,7 @@
 //! | `manager` | owns the map |
 //! | `data` | owns blocks |
 //! | `meta` | owns metadata, and asks `data` for what it names |
-//! | `proxy` | serves faces by asking `meta` and `data` |
+//! | `proxy` | serves gateways by asking `meta` and `data` |
 //! | `regions` | keeps several stores alike, by way of a `proxy` |
 //! | `node` | machines that find each other, each with all four roles |
 //! | `store` | a single node: all four roles in one process |

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use larder_protocol::limits::{
-    COALESCE_PIECES_MAX, DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX,
+    ABANDONED_TICKS, COALESCE_PIECES_MAX, DOUBT_TICKS_MAX, GRANT_MS_MAX, GROUP_REPEATS_MAX,
     HEDGE_AFTER_US_MAX, HEDGES_SAVED_MAX, IDLE_TICKS, LV_REOPEN_MS, MARK_KEPT_MS,
     PEER_FRAME_BYTES_MAX, REFILLS_MAX, REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_KEPT_MS,
-    SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
+    SESSION_TICKS_MAX, SILENT_MS, UNRESPONSIVE_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -35,16 +35,16 @@ pub const IDS_SKIPPED: u32 = 1 << 16;
 /// Versions of the map that they skip: a server or a client that has heard of some must not take theirs for the same.
 pub const VERSIONS_SKIPPED: u64 = 1 << 32;
 /// Milliseconds during which managers send only older maps, before the server logs it.
-pub const OLDER_MAP_TOLD_MS: u64 = 5_000;
+pub const OLDER_MAP_LOG_MS: u64 = 5_000;
 /// Time for which such an order is held. Disks that take longer to keep a map make each order be given again.
 pub const DEFERRED_ORDER_MAX: Duration = Duration::from_secs(10);
 /// Orders of managers that a server defers until it has the map that they refer to. Those beyond the limit are repeated
 /// by the managers.
 pub const DEFERRED_ORDERS_MAX: usize = 4_096;
 /// Most volumes whose space, and most buckets whose objects, a meta server reports in one response.
-pub const VOLUMES_TOLD_MAX: usize = 100_000;
-/// See [`VOLUMES_TOLD_MAX`].
-pub const BUCKETS_TOLD_MAX: usize = 100_000;
+pub const VOLUMES_REPORTED_MAX: usize = 100_000;
+/// See [`VOLUMES_REPORTED_MAX`].
+pub const BUCKETS_REPORTED_MAX: usize = 100_000;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -71,7 +71,7 @@ pub const LOG_BUFFER_SEGMENT_PART: u64 = 4;
 /// Milliseconds for which a group's ops are turned away while the log is behind, before one is taken.
 pub const STARVED_MS: u64 = 500;
 /// Beats after which a meta server looks again for sessions that ended long ago and that a group remembers.
-pub const SESSION_LOOKS: u32 = 10;
+pub const SESSION_CHECKS: u32 = 10;
 /// Milliseconds between two looks at what is due: lazy outcomes, floors, puts in doubt, free space.
 pub const TICK_MS: u64 = 100;
 /// Milliseconds between two steps in which a data server gives space back that nobody has: within them 640 MiB in a second.
@@ -159,7 +159,7 @@ pub const RESERVE_PART: u64 = 16;
 pub const LITTLE_ROOM_PART: u64 = 64;
 /// Free bytes above the reserve with which another LV is begun: with less, a chunk of the largest size would find
 /// none left, and be sent in vain.
-pub const LV_ROOM_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
+pub const LV_FREE_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Below one part in this many of the reserve nothing new is taken at all.
 pub const RESERVE_LAST_PART: u64 = 4;
 /// The time that a proxy waits for the last copies of a put whose client was answered before it says who
@@ -175,7 +175,7 @@ pub const ROWS_MAX: u32 = 2048;
 /// Bytes of rows and values in it, but for the last row's.
 pub const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Milliseconds for which a server that starts waits for managers.
-pub const START_PATIENCE_MS: u64 = 30_000;
+pub const START_TIMEOUT_MS: u64 = 30_000;
 /// Milliseconds that a manager may take to give the authority's key.
 pub const AUTHORITY_WAIT_MS: u64 = 2_000;
 /// Milliseconds for which a manager that did not answer is passed over while others do.
@@ -185,7 +185,7 @@ pub const MANAGERS_PAUSE_MS_MIN: u64 = 50;
 /// The longest such pause, and that between two rounds of asking who leads.
 pub const MANAGERS_PAUSE_MS_MAX: u64 = 1_000;
 /// Managers to which each message of a server goes: one may be dead without its connections knowing.
-pub const SAID_TO_MANAGERS: usize = 2;
+pub const MANAGERS_PER_MESSAGE: usize = 2;
 /// Milliseconds for which a leading manager is looked for and waited for.
 pub const PROPOSE_WAIT_MS: u64 = 10_000;
 /// Milliseconds that a manager may take to make a join token. It waits for the token, where there are too
@@ -201,7 +201,7 @@ pub const JOIN_PAUSE_MS: u64 = 500;
 /// The longest pause, in milliseconds, of a manager that asks the others for the authority's key.
 pub const AUTHORITY_PAUSE_MS_MAX: u64 = 10_000;
 /// The longest time between two looks whether a certificate is due.
-pub const RENEWAL_LOOK: Duration = Duration::from_secs(3600);
+pub const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// The shortest pause after a certificate could not be renewed.
 pub const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest such pause.
@@ -257,10 +257,10 @@ pub const REBUILD_ROWS_MAX: u32 = 8192;
 /// Copies that one go asks for.
 pub const REBUILD_PIECE_COPIES_MAX: usize = REFILLS_MAX;
 /// Time between two looks whether it is time to verify copies.
-pub const SCRUB_LOOK: Duration = Duration::from_secs(1);
+pub const SCRUB_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time for which a scrub waits to lead groups that it had begun with: longer than views take to begin
 /// after a restart.
-pub const SCRUB_LED_PATIENCE: Duration = Duration::from_secs(60);
+pub const SCRUB_LED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Rows that a scrub looks at in one go.
 pub const SCRUB_ROWS_MAX: u32 = 8192;
 /// Bytes of copies that one go asks for, but for the last chunk's: what a restart has verified twice.
@@ -272,25 +272,25 @@ pub const SCRUB_SAVE: Duration = Duration::from_secs(10);
 /// Damaged copies of a round that are logged one by one; the others are counted.
 pub const SCRUB_LOGGED_MAX: u64 = 100;
 /// Time between two looks whether it is time to compare the members of a group.
-pub const DIGEST_LOOK: Duration = Duration::from_secs(1);
+pub const DIGEST_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of the index that are read in one go to sum the rows of a group.
 pub const DIGEST_PIECE_BYTES: usize = 1024 * 1024;
 /// Groups whose rows a server sums at a time: each has a snapshot of the index, which keeps what is replaced on disk.
 pub const DIGESTS_MAX: usize = 4;
 /// Groups told one by one whose members differ.
-pub const DIFFERING_TOLD_MAX: usize = 16;
+pub const DIFFERING_REPORTED_MAX: usize = 16;
 /// Time between two looks at how many requests of clients are under way while there is background work.
-pub const LOAD_LOOK: Duration = Duration::from_millis(250);
+pub const LOAD_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The time that a data server may take to say so; one that takes longer has too much to do.
-pub const LOAD_PATIENCE: Duration = Duration::from_millis(200);
+pub const LOAD_TIMEOUT: Duration = Duration::from_millis(200);
 /// Seconds over which the rate of background work is told.
 pub const RATE_SECONDS: f64 = 10.0;
 /// Volumes whose floors a meta server tells one by one: those that are furthest behind.
-pub const FLOORS_TOLD_MAX: usize = 64;
+pub const FLOORS_REPORTED_MAX: usize = 64;
 
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503. A few
 /// times what it takes to find a primary down, let its lease run out and begin another view.
-pub const PROXY_PATIENCE_MS: u64 = 30_000;
+pub const PROXY_TIMEOUT_MS: u64 = 30_000;
 /// Rows of uploads that one scan for abandoned ones examines.
 pub const EXPIRY_ROWS_MAX: usize = 1000;
 /// Milliseconds that both clocks may differ by between two searches for abandoned uploads; an eighth of `upload_life` if less.
@@ -305,7 +305,7 @@ pub const MANAGERS_SILENT_MS: u64 = 5_000;
 /// Milliseconds after which a placement group without an active view is not waited for: more than a failover takes.
 pub const UNSERVED_MS: u64 = 10_000;
 /// Milliseconds that a client's request may take while no manager leads, or such a group is not served.
-pub const UNSERVED_PATIENCE_MS: u64 = 1_500;
+pub const UNAVAILABLE_TIMEOUT_MS: u64 = 1_500;
 /// Milliseconds after which a proxy that deletes a bucket aborts no more of its open uploads: the next deletion goes on.
 pub const DELETION_MS_MAX: u64 = 30_000;
 /// Milliseconds of its first pause before it asks again; doubled with each further. A newer map ends a pause.
@@ -330,9 +330,9 @@ pub const LAST_TRY_MS: u64 = WITHDRAWAL_MS + 2_000;
 /// Attempts to withdraw a put at its primary before the form of an earlier release is used.
 pub const WITHDRAWALS_MAX: u32 = 3;
 /// Milliseconds for which a proxy waits for a replica's write.
-pub const WRITE_PATIENCE_MS: u64 = 10_000;
+pub const WRITE_TIMEOUT_MS: u64 = 10_000;
 /// Milliseconds for which it waits for a replica's bytes before it asks another.
-pub const READ_PATIENCE_MS: u64 = 5_000;
+pub const READ_TIMEOUT_MS: u64 = 5_000;
 /// Reads that wait for one of the same bytes: each holds a sender.
 pub const JOINED_MAX: usize = 1024;
 /// Reads of the same bytes that one waits for, one after the other, before it reads by itself.
@@ -349,7 +349,7 @@ pub const READ_PAUSES_CUT_MAX: u32 = 3;
 pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
 /// The time that a proxy waits for the map of a bucket that a primary has a later record of: a deletion takes some
 /// maps.
-pub const BUCKET_NEWS_MAX: Duration = Duration::from_secs(1);
+pub const BUCKET_UPDATE_MAX: Duration = Duration::from_secs(1);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
 pub const DOWN_FAILURES: u32 = 3;
 /// Milliseconds for which one that is down is not asked.
@@ -359,12 +359,12 @@ pub const SHARE_SLACK_ROWS: usize = 16;
 /// Milliseconds between two times that a proxy tells every meta server which of its requests are finished.
 pub const SESSION_BEAT_MS: u64 = 500;
 /// Open requests that a proxy lists in a beat to meta servers; it reports nothing about those after them.
-pub const OPEN_TOLD_MAX: usize = 16_384;
+pub const OPEN_REPORTED_MAX: usize = 16_384;
 /// Puts in doubt that a meta server tells one by one: the oldest.
-pub const DOUBTS_TOLD_MAX: usize = 64;
+pub const DOUBTS_REPORTED_MAX: usize = 64;
 /// Milliseconds after which a put that has no outcome is told as one in doubt: puts of proxies that died are resolved by
 /// then.
-pub const DOUBT_TOLD_MS: u64 = 5_000;
+pub const DOUBT_REPORT_MS: u64 = 5_000;
 /// Puts and streams of gone callers that a proxy abandons at a time. Others are abandoned for their age, or with the
 /// session.
 pub const ORPHANS_MAX: usize = 1024;
@@ -394,7 +394,7 @@ const _: () = assert!(
     "a machine that waits does not count as gone between two rounds"
 );
 const _: () = assert!(
-    LOAD_PATIENCE.as_millis() < LOAD_LOOK.as_millis(),
+    LOAD_TIMEOUT.as_millis() < LOAD_CHECK_INTERVAL.as_millis(),
     "who is asked has answered, or not, before the next look"
 );
 const _: () = assert!(PAUSE_MS_MIN < PAUSE_MS_MAX, "pauses grow");
@@ -403,17 +403,17 @@ const _: () = assert!(
     "who asks a manager that dies asks another before the view without its machine begins"
 );
 const _: () = assert!(
-    PROXY_PATIENCE_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
+    PROXY_TIMEOUT_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
     "a primary that fails is replaced while its callers wait"
 );
 const _: () = assert!(
     MANAGERS_SILENT_MS > larder_protocol::limits::LEADER_SILENT_MS + MAP_WAIT_MS + MAP_LATE_MS
-        && UNSERVED_PATIENCE_MS < MANAGERS_SILENT_MS
+        && UNAVAILABLE_TIMEOUT_MS < MANAGERS_SILENT_MS
         && UNSERVED_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
     "nothing is given up that a failover mends"
 );
 const _: () = assert!(
-    READ_PATIENCE_MS <= WRITE_PATIENCE_MS && WRITE_PATIENCE_MS + LAST_TRY_MS < PROXY_PATIENCE_MS,
+    READ_TIMEOUT_MS <= WRITE_TIMEOUT_MS && WRITE_TIMEOUT_MS + LAST_TRY_MS < PROXY_TIMEOUT_MS,
     "one server is given up before the request is"
 );
 const _: () = assert!(
@@ -421,7 +421,7 @@ const _: () = assert!(
     "a read outlasts the pause of a connection"
 );
 const _: () = assert!(
-    HEDGE_AFTER_US_MAX < 1000 * READ_PATIENCE_MS,
+    HEDGE_AFTER_US_MAX < 1000 * READ_TIMEOUT_MS,
     "another replica is asked long before one is given up"
 );
 const _: () = assert!(HEDGES_SAVED_MAX > DOWN_FAILURES, "hedges find a server down");
@@ -454,7 +454,7 @@ const _: () = assert!(
     "a proxy is silent only if several of its beats are lost"
 );
 const _: () = assert!(
-    FORSAKEN_TICKS * TICK_MS > 2 * STRAGGLER_MAX.as_millis() as u64,
+    ABANDONED_TICKS * TICK_MS > 2 * STRAGGLER_MAX.as_millis() as u64,
     "no report on a put is on its way any more when the put is resolved without it"
 );
 const _: () = assert!(
@@ -462,15 +462,15 @@ const _: () = assert!(
     "a list hears why it waits before it gives up"
 );
 const _: () = assert!(
-    SESSION_TICKS_MAX * TICK_MS < DOUBT_TOLD_MS,
+    SESSION_TICKS_MAX * TICK_MS < DOUBT_REPORT_MS,
     "a put is told as one in doubt when more than its proxy has failed"
 );
 const _: () = assert!(
-    DELETION_MS_MAX + 2 * PROXY_PATIENCE_MS <= MARK_KEPT_MS,
+    DELETION_MS_MAX + 2 * PROXY_TIMEOUT_MS <= MARK_KEPT_MS,
     "a mark stays for as long as uploads of its bucket are aborted"
 );
 const _: () = assert!(
-    LIST_WAIT_MS_MAX < SCAN_MS_MAX && SCAN_MS_MAX <= PROXY_PATIENCE_MS,
+    LIST_WAIT_MS_MAX < SCAN_MS_MAX && SCAN_MS_MAX <= PROXY_TIMEOUT_MS,
     "a list may wait more than once, and no longer than any other request"
 );
 const _: () = assert!(
@@ -483,7 +483,7 @@ const _: () = assert!(
     "the renewal after that is answered in time, and the beat after a lost one by the way that it came"
 );
 const _: () = assert!(
-    (UNHEARD_TICKS_MAX as u64 - IDLE_TICKS) * TICK_MS > SILENT_MS,
+    (UNRESPONSIVE_TICKS_MAX as u64 - IDLE_TICKS) * TICK_MS > SILENT_MS,
     "the managers find out by themselves that a member is down"
 );
 const _: () = assert!(
@@ -497,7 +497,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     STARVED_MS + TICK_MS * larder_protocol::limits::REPEAT_TICKS_MAX
-        < TICK_MS * (UNHEARD_TICKS_MAX as u64 - IDLE_TICKS),
+        < TICK_MS * (UNRESPONSIVE_TICKS_MAX as u64 - IDLE_TICKS),
     "a member whose log is behind gets on before it counts as unheard"
 );
 const _: () = assert!(

@@ -61,19 +61,19 @@ pub trait Managers: Send + Sync + 'static {
 
     /// Notes that a message referred to a map of this version. If that map does not arrive soon, another manager is
     /// asked for it.
-    fn told_of(&self, version: MapVersion);
+    fn note_newer_map(&self, version: MapVersion);
 
     /// Has the managers agree on a command. The map that it made may come here later.
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>>;
 
     /// Tells the leading manager something; it may be lost, and is said again until it has its effect.
-    fn say(&self, message: ServerMessage);
+    fn send_message(&self, message: ServerMessage);
 
     /// Asks for a meta server's leases, and says that it goes on, with those servers of its process that do. They are added
     /// here.
     fn beat(&self, beat: Beat) {
         let Beat { boot, sent_ms, led, .. } = beat;
-        self.say(ServerMessage::Renew { boot, sent_ms, led });
+        self.send_message(ServerMessage::Renew { boot, sent_ms, led });
     }
 
     /// The servers of this process, of which one speaks for all.

@@ -51,7 +51,7 @@ impl Default for Notifier {
 
 impl Notifier {
     /// Tells all who wait.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         self.0.told.fetch_add(1, Ordering::SeqCst);
         self.0.wake();
     }
@@ -123,15 +123,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn news_since_the_last_look_are_not_missed() {
+    async fn changes_since_the_last_check_are_not_missed() {
         let notifier = Notifier::default();
-        notifier.tell();
+        notifier.notify();
         let mut watch = notifier.subscribe();
         assert!(watch.changed().now_or_never().is_none(), "the first is known");
-        notifier.tell();
+        notifier.notify();
         assert_eq!(watch.changed().now_or_never(), Some(Ok(())));
         assert!(watch.changed().now_or_never().is_none());
-        notifier.tell();
+        notifier.notify();
         watch.mark_seen();
         assert!(watch.changed().now_or_never().is_none(), "it counts as seen");
     }

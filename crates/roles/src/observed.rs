@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{
-    FILL_LOOKS_MAX, FILL_PAUSE_MS, FILL_TREND_S_MIN, FILLS_TOLD_MAX, OBSERVED_TOLD_BYTES_MAX,
-    TROUBLES_TOLD_MAX,
+    FILL_PAUSE_MS, FILL_SAMPLES_MAX, FILL_TREND_S_MIN, FILLS_REPORTED_MAX, ISSUES_REPORTED_MAX,
+    OBSERVED_REPORT_BYTES_MAX,
 };
 
 /// A trouble of a cluster.
@@ -124,11 +124,12 @@ impl Observations {
     /// are decoded.
     #[must_use]
     pub fn heard(told: &[u8]) -> Option<Self> {
-        if told.len() > OBSERVED_TOLD_BYTES_MAX {
+        if told.len() > OBSERVED_REPORT_BYTES_MAX {
             return None;
         }
         let now = decode::<Self>("observations of a manager", told).ok()?;
-        let fits = now.troubles.len() <= TROUBLES_TOLD_MAX && now.fills.len() <= FILLS_TOLD_MAX;
+        let fits =
+            now.troubles.len() <= ISSUES_REPORTED_MAX && now.fills.len() <= FILLS_REPORTED_MAX;
         fits.then_some(now)
     }
 
@@ -162,7 +163,7 @@ pub struct MergedObservations {
 }
 
 /// Looks that are older are forgotten, and not adopted: else managers could hand them on to one another for ever.
-const LOOK_AGE_MS_MAX: i128 = FILL_PAUSE_MS as i128 * FILL_LOOKS_MAX as i128;
+const SAMPLE_AGE_MS_MAX: i128 = FILL_PAUSE_MS as i128 * FILL_SAMPLES_MAX as i128;
 
 /// The beginning of a trouble, as this manager knows it.
 #[derive(Debug, Clone, Copy)]
@@ -180,21 +181,21 @@ pub struct Observed(Mutex<State>);
 struct State {
     troubles: BTreeMap<HealthIssue, IssueStart>,
     /// True if there was no gap since troubles were observed last.
-    goes_on: bool,
+    is_continuous: bool,
     /// Looks at each place, oldest first: when, and the bytes that were taken.
-    looks: BTreeMap<Place, VecDeque<(i128, u64)>>,
+    samples: BTreeMap<Place, VecDeque<(i128, u64)>>,
 }
 
 impl Observed {
     /// Notes the present troubles; those that are not among them have ended. The value of each is true if a trouble that is
     /// new begins now. After a gap no trouble counts as beginning now.
-    pub fn heed(&self, troubles: &BTreeMap<HealthIssue, bool>, now_ms: u64) {
+    pub fn observe(&self, troubles: &BTreeMap<HealthIssue, bool>, now_ms: u64) {
         let mut state = self.0.lock();
-        let goes_on = std::mem::replace(&mut state.goes_on, true);
+        let is_continuous = std::mem::replace(&mut state.is_continuous, true);
         state.troubles.retain(|trouble, _| troubles.contains_key(trouble));
         for (trouble, begins) in troubles {
-            if state.troubles.len() < TROUBLES_TOLD_MAX || state.troubles.contains_key(trouble) {
-                let since = IssueStart { at: now_ms.into(), is_exact: goes_on && *begins };
+            if state.troubles.len() < ISSUES_REPORTED_MAX || state.troubles.contains_key(trouble) {
+                let since = IssueStart { at: now_ms.into(), is_exact: is_continuous && *begins };
                 state.troubles.entry(*trouble).or_insert(since);
             }
         }
@@ -202,18 +203,18 @@ impl Observed {
 
     /// Notes that this manager knows of no leader, and so has no present map. `begins` is true if that begins now, should it
     /// be new.
-    pub fn heed_no_leader(&self, now_ms: u64, begins: bool) {
+    pub fn observe_no_leader(&self, now_ms: u64, begins: bool) {
         let mut state = self.0.lock();
-        state.goes_on = false;
+        state.is_continuous = false;
         state.troubles.retain(|trouble, _| *trouble == HealthIssue::NoLeader);
         let since = IssueStart { at: now_ms.into(), is_exact: begins };
         state.troubles.entry(HealthIssue::NoLeader).or_insert(since);
     }
 
     /// Notes that this manager has seen nothing for a time.
-    pub fn heed_gap(&self) {
+    pub fn observe_gap(&self) {
         let mut state = self.0.lock();
-        state.goes_on = false;
+        state.is_continuous = false;
         state.troubles.clear();
     }
 
@@ -222,22 +223,22 @@ impl Observed {
     pub fn look(&self, taken: &BTreeMap<Place, Option<u64>>, now_ms: u64) {
         let mut state = self.0.lock();
         let now = i128::from(now_ms);
-        state.looks.retain(|place, looks| {
-            looks.retain(|(at, _)| now - at <= LOOK_AGE_MS_MAX);
+        state.samples.retain(|place, samples| {
+            samples.retain(|(at, _)| now - at <= SAMPLE_AGE_MS_MAX);
             taken.contains_key(place)
         });
         for (place, bytes) in taken.iter().filter_map(|(place, bytes)| Some((place, (*bytes)?))) {
-            if state.looks.len() >= FILLS_TOLD_MAX && !state.looks.contains_key(place) {
+            if state.samples.len() >= FILLS_REPORTED_MAX && !state.samples.contains_key(place) {
                 continue;
             }
-            let looks = state.looks.entry(*place).or_default();
-            if looks.back().is_some_and(|(last, _)| now < last + i128::from(FILL_PAUSE_MS)) {
+            let samples = state.samples.entry(*place).or_default();
+            if samples.back().is_some_and(|(last, _)| now < last + i128::from(FILL_PAUSE_MS)) {
                 continue;
             }
-            if looks.len() == FILL_LOOKS_MAX {
-                looks.pop_front();
+            if samples.len() == FILL_SAMPLES_MAX {
+                samples.pop_front();
             }
-            looks.push_back((now, bytes));
+            samples.push_back((now, bytes));
         }
     }
 
@@ -256,13 +257,13 @@ impl Observed {
         }
         for fill in told.fills.values() {
             let at = now - i128::from(fill.within_s) * 1000;
-            let Some(looks) = state.looks.get_mut(&fill.place) else { continue };
+            let Some(samples) = state.samples.get_mut(&fill.place) else { continue };
             // A look that is older by less than that may be the same one, reported back.
             let is_older =
                 |first: &(i128, u64)| at + i128::from(FILL_TREND_S_MIN) * 1000 <= first.0;
-            let has_room = looks.len() < FILL_LOOKS_MAX && now - at <= LOOK_AGE_MS_MAX;
-            if has_room && looks.front().is_some_and(is_older) {
-                looks.push_front((at, fill.taken));
+            let has_room = samples.len() < FILL_SAMPLES_MAX && now - at <= SAMPLE_AGE_MS_MAX;
+            if has_room && samples.front().is_some_and(is_older) {
+                samples.push_front((at, fill.taken));
             }
         }
     }
@@ -287,8 +288,8 @@ impl Observed {
         if let Some(unled) = state.troubles.get_key_value(&HealthIssue::NoLeader) {
             return Observations { troubles: vec![told(unled)], fills: Vec::new() };
         }
-        let fills = state.looks.iter().filter_map(|(place, looks)| {
-            let &(at, taken) = looks.front()?;
+        let fills = state.samples.iter().filter_map(|(place, samples)| {
+            let &(at, taken) = samples.front()?;
             Some(SpaceSample { place: *place, taken, within_s: age_ms(at) / 1000 })
         });
         let troubles = state.troubles.iter().map(told).collect();
@@ -319,30 +320,30 @@ mod tests {
     #[test]
     fn a_trouble_whose_beginning_was_observed_has_an_exact_time_and_others_a_least_one() {
         let observed = Observed::default();
-        observed.heed(&seen(&[HealthIssue::CopiesMissing], false), 1000);
-        observed.heed(&seen(&[HealthIssue::CopiesMissing, DOWN], true), 5000);
+        observed.observe(&seen(&[HealthIssue::CopiesMissing], false), 1000);
+        observed.observe(&seen(&[HealthIssue::CopiesMissing, DOWN], true), 5000);
         let now = observed.now(9000);
         assert_eq!(lasting(&now, HealthIssue::CopiesMissing), Some((8000, false)), "it was there");
         assert_eq!(lasting(&now, DOWN), Some((4000, true)));
         assert_eq!(observed.troubles(9000), (2, 8000));
-        observed.heed(&seen(&[DOWN], true), 10_000);
-        observed.heed(&seen(&[DOWN, HealthIssue::CopiesMissing], true), 11_000);
+        observed.observe(&seen(&[DOWN], true), 10_000);
+        observed.observe(&seen(&[DOWN, HealthIssue::CopiesMissing], true), 11_000);
         let now = observed.now(11_500);
         assert_eq!(lasting(&now, HealthIssue::CopiesMissing), Some((500, true)), "it began again");
         let next = HealthIssue::ServerDown(4, 18);
-        observed.heed(&seen(&[next], true), 12_000);
+        observed.observe(&seen(&[next], true), 12_000);
         assert_eq!(lasting(&observed.now(12_000), DOWN), None, "the server came back in between");
     }
 
     #[test]
-    fn a_manager_that_starts_takes_over_what_the_others_know() {
+    fn a_starting_manager_catches_up_from_the_others() {
         let (old, new) = (Observed::default(), Observed::default());
-        old.heed(&BTreeMap::new(), 0);
-        old.heed(&seen(&[DOWN], true), HOUR_MS);
+        old.observe(&BTreeMap::new(), 0);
+        old.observe(&seen(&[DOWN], true), HOUR_MS);
         old.look(&[(Place::Disk(3), Some(100))].into(), 0);
         let told = Observations::together([old.now(3 * HOUR_MS)]);
         // Its clock began later.
-        new.heed(&seen(&[DOWN, HealthIssue::CopiesMissing], false), 50);
+        new.observe(&seen(&[DOWN, HealthIssue::CopiesMissing], false), 50);
         new.look(&[(Place::Disk(3), Some(400))].into(), 50);
         new.adopt(&told, 60);
         let now = new.now(60);
@@ -359,8 +360,8 @@ mod tests {
     #[test]
     fn an_observed_beginning_is_not_taken_for_an_earlier_one() {
         let observed = Observed::default();
-        observed.heed(&BTreeMap::new(), 0);
-        observed.heed(&seen(&[HealthIssue::PgsInactive], true), 1000);
+        observed.observe(&BTreeMap::new(), 0);
+        observed.observe(&seen(&[HealthIssue::PgsInactive], true), 1000);
         // As of a manager that has not heard of the pause between two of them yet.
         let late = IssueDuration { for_ms: HOUR_MS, is_exact: true };
         let told =
@@ -370,15 +371,15 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_hears_of_no_leader_says_that_alone() {
+    fn a_manager_without_a_leader_reports_only_that() {
         let observed = Observed::default();
-        observed.heed(&seen(&[DOWN], false), 0);
-        observed.heed_no_leader(2000, true);
-        observed.heed_no_leader(3000, true);
+        observed.observe(&seen(&[DOWN], false), 0);
+        observed.observe_no_leader(2000, true);
+        observed.observe_no_leader(3000, true);
         let now = observed.now(4000);
         assert_eq!(now.troubles.len(), 1);
         assert_eq!(lasting(&now, HealthIssue::NoLeader), Some((2000, true)));
-        observed.heed(&seen(&[DOWN], true), 5000);
+        observed.observe(&seen(&[DOWN], true), 5000);
         assert_eq!(lasting(&observed.now(5000), DOWN), Some((0, false)), "it may have ended");
     }
 
@@ -388,14 +389,14 @@ mod tests {
         let (cut_off, other) = (Observed::default(), Observed::default());
         let missing = seen(&[HealthIssue::CopiesMissing], true);
         for observed in [&cut_off, &other] {
-            observed.heed(&BTreeMap::new(), 0);
-            observed.heed(&missing, MINUTE_MS);
+            observed.observe(&BTreeMap::new(), 0);
+            observed.observe(&missing, MINUTE_MS);
         }
-        cut_off.heed_no_leader(2 * MINUTE_MS, true);
-        other.heed(&BTreeMap::new(), 10 * MINUTE_MS);
-        other.heed(&missing, 50 * MINUTE_MS);
+        cut_off.observe_no_leader(2 * MINUTE_MS, true);
+        other.observe(&BTreeMap::new(), 10 * MINUTE_MS);
+        other.observe(&missing, 50 * MINUTE_MS);
         let now_ms = 60 * MINUTE_MS;
-        cut_off.heed(&missing, now_ms);
+        cut_off.observe(&missing, now_ms);
         let behind = |it: &Observed| lasting(&it.now(now_ms), HealthIssue::CopiesMissing);
         assert_eq!(behind(&cut_off), Some((0, false)), "copies were all there meanwhile");
         let together = Observations::together([cut_off.now(now_ms), other.now(now_ms)]);
@@ -403,9 +404,9 @@ mod tests {
         assert_eq!(together.troubles[&HealthIssue::CopiesMissing], exact);
         cut_off.adopt(&together, now_ms);
         assert_eq!(behind(&cut_off), Some((10 * MINUTE_MS, true)));
-        cut_off.heed_gap();
+        cut_off.observe_gap();
         assert_eq!(behind(&cut_off), None);
-        cut_off.heed(&missing, now_ms);
+        cut_off.observe(&missing, now_ms);
         assert_eq!(behind(&cut_off), Some((0, false)), "nobody saw it begin");
     }
 
@@ -426,33 +427,35 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_may_be_told() {
+    fn no_more_is_kept_than_may_be_reported() {
         let observed = Observed::default();
         let down = |from: u32| -> BTreeMap<HealthIssue, bool> {
-            let servers = from..from + TROUBLES_TOLD_MAX as u32;
+            let servers = from..from + ISSUES_REPORTED_MAX as u32;
             servers.map(|server| (HealthIssue::ServerDown(server, 1), true)).collect()
         };
-        observed.heed(&down(1), 0);
+        observed.observe(&down(1), 0);
         let mut more = down(1);
         more.extend(down(0));
-        observed.heed(&more, 1000);
-        assert_eq!(observed.now(1000).troubles.len(), TROUBLES_TOLD_MAX);
+        observed.observe(&more, 1000);
+        assert_eq!(observed.now(1000).troubles.len(), ISSUES_REPORTED_MAX);
         let places = |from: u32| -> BTreeMap<Place, Option<u64>> {
-            (from..from + FILLS_TOLD_MAX as u32).map(|disk| (Place::Disk(disk), Some(1))).collect()
+            (from..from + FILLS_REPORTED_MAX as u32)
+                .map(|disk| (Place::Disk(disk), Some(1)))
+                .collect()
         };
         observed.look(&places(1), 0);
         let mut more = places(1);
         more.extend(places(0));
         observed.look(&more, 1000);
-        assert_eq!(observed.now(1000).fills.len(), FILLS_TOLD_MAX);
+        assert_eq!(observed.now(1000).fills.len(), FILLS_REPORTED_MAX);
     }
 
     #[test]
     fn looks_are_hours_apart_and_cover_a_week() {
         let observed = Observed::default();
         for hour in 0..400 {
-            let looks = [(Place::Cluster, Some(hour)), (Place::Disk(1), Some(0))];
-            observed.look(&looks.into(), hour * HOUR_MS);
+            let samples = [(Place::Cluster, Some(hour)), (Place::Disk(1), Some(0))];
+            observed.look(&samples.into(), hour * HOUR_MS);
         }
         let within_s = observed.now(400 * HOUR_MS).fills[0].within_s;
         assert!((7 * 24 - 6..=7 * 24 + 6).contains(&(within_s / 3600)), "{within_s}");
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_of_an_hour_or_more() {
+    fn growth_is_reported_from_an_hour_on() {
         assert_eq!(Growth::of(200, 3599, 1000), None);
         assert_eq!(Growth::of(0, 7200, 1000), None, "nothing was taken");
         let growth = Growth { bytes: 200, within_s: 7200, full_in_s: 36_000 };
@@ -490,12 +493,12 @@ mod tests {
         let fill =
             SpaceSample { place: Place::Disk(u32::MAX), taken: u64::MAX, within_s: u64::MAX };
         let most = Observations {
-            troubles: vec![(trouble, lasting); TROUBLES_TOLD_MAX],
-            fills: vec![fill; FILLS_TOLD_MAX],
+            troubles: vec![(trouble, lasting); ISSUES_REPORTED_MAX],
+            fills: vec![fill; FILLS_REPORTED_MAX],
         };
         let told = larder_types::codec::encode(&most);
         assert_eq!(Observations::heard(&told), Some(most.clone()));
-        let more = Observations { fills: vec![fill; FILLS_TOLD_MAX + 1], ..most };
+        let more = Observations { fills: vec![fill; FILLS_REPORTED_MAX + 1], ..most };
         assert_eq!(Observations::heard(&larder_types::codec::encode(&more)), None);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) enum Bug {
     /// Of groups that were taken from a queue together only the first can be put in again.
     LosesPushes,
     /// Of a bucket that is gone it says that it has no keys.
-    ShowsGoneBuckets,
+    ShowsDeletedBuckets,
     /// A group that serves before its rows are read is not told when they are.
     ForgetsEarly,
     /// A manager acknowledges a write of its log before it is synced.
@@ -39,7 +39,7 @@ pub(crate) enum Bug {
     /// A list of all regions is told without tombstones.
     ListsNoTombstones,
     /// A region counts as having what it has asked for.
-    BelievesAsks,
+    TrustsRequests,
     /// A home moves before the next one has all that the one before decided.
     MovesHomeEarly,
     /// A home moves while puts with data are open that the one before decided.
@@ -47,9 +47,9 @@ pub(crate) enum Bug {
     /// A region that has another version of that length is given what was appended, as if it had the base.
     TakesAnyBase,
     /// A put with data counts as told by its own op.
-    CountsPutAsTold,
+    CountsPutAsSent,
     /// Freed blocks do not rest, nor do rows that went.
-    RestsNothing,
+    ReusesAtOnce,
 }
 
 #[cfg(not(test))]

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::clock::{now_ms, since_1970_ms};
-use crate::limits::{RENEWAL_LOOK, RENEWAL_PAUSE_MAX, RENEWAL_PAUSE_MIN};
+use crate::limits::{RENEWAL_CHECK_INTERVAL, RENEWAL_PAUSE_MAX, RENEWAL_PAUSE_MIN};
 use crate::managers::ManagersClient;
 
 /// Until when this server's certificate is good.
@@ -195,7 +195,7 @@ impl Renewer {
 /// The time to wait until the next look if the certificate is due; `None` if it is.
 fn wait_for(identity: &Identity, now: SystemTime) -> Option<Duration> {
     let left = identity.renewal_at().duration_since(now).ok().filter(|left| !left.is_zero())?;
-    Some(left.min(RENEWAL_LOOK))
+    Some(left.min(RENEWAL_CHECK_INTERVAL))
 }
 
 /// The time to wait after a try that failed: a small part of what is left.
@@ -217,7 +217,7 @@ mod tests {
         let authority = Authority::create(ClusterId(7)).unwrap();
         let identity = authority.identity_for(ServerId(1), Roles::all(), 90 * day).unwrap();
         let made = identity.valid_until() - 90 * day;
-        assert_eq!(wait_for(&identity, made), Some(RENEWAL_LOOK));
+        assert_eq!(wait_for(&identity, made), Some(RENEWAL_CHECK_INTERVAL));
         let before = made + 60 * day - Duration::from_secs(9);
         assert_eq!(wait_for(&identity, before), Some(Duration::from_secs(9)));
         assert_eq!(wait_for(&identity, made + 60 * day), None);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use larder_types::{Request, SessionId};
 use parking_lot::Mutex;
 
-use crate::limits::OPEN_TOLD_MAX;
+use crate::limits::OPEN_REPORTED_MAX;
 
 #[derive(Debug)]
 struct Numbers {
@@ -80,8 +80,8 @@ impl Requests {
     pub(crate) fn finished(&self) -> (u64, Vec<u64>) {
         let numbers = self.numbers.lock();
         let mut open: Vec<u64> = numbers.open.union(&numbers.kept).copied().collect();
-        let beyond = open.get(OPEN_TOLD_MAX).copied();
-        open.truncate(OPEN_TOLD_MAX);
+        let beyond = open.get(OPEN_REPORTED_MAX).copied();
+        open.truncate(OPEN_REPORTED_MAX);
         (beyond.unwrap_or(numbers.next), open)
     }
 
@@ -150,9 +150,9 @@ mod tests {
         assert_eq!(requests.finished(), (4, vec![1, 2]));
         drop((first, kept));
         assert_eq!(requests.finished(), (4, vec![]));
-        let open: Vec<_> = (0..=OPEN_TOLD_MAX).map(|_| requests.begin()).collect();
+        let open: Vec<_> = (0..=OPEN_REPORTED_MAX).map(|_| requests.begin()).collect();
         let (below, told) = requests.finished();
-        assert_eq!((below, told.len()), (open[OPEN_TOLD_MAX].id().number, OPEN_TOLD_MAX));
+        assert_eq!((below, told.len()), (open[OPEN_REPORTED_MAX].id().number, OPEN_REPORTED_MAX));
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Store {
         Ok(Self { meta, data, proxy, manager, threads, disk, _lock: lock })
     }
 
-    /// The store as its faces see it.
+    /// The store as its gateways see it.
     #[must_use]
     pub fn proxy(&self) -> &Arc<Proxy> {
         &self.proxy

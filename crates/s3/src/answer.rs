@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_a_busy_server_is_told_to_come_again() {
+    fn a_client_of_a_busy_server_gets_slow_down() {
         let asked = RequestInfo { path: "/", id: RequestIds::new().next() };
         let (response, failure) = refusal(&crate::errors::slow_down(), &asked);
         assert_eq!(response.headers()[RETRY_AFTER], "1");

@@ -70,7 +70,7 @@ mod serving;
 pub use auth::root_keys::{Credentials, PreviousUse, RootKeys};
 pub use body::inbound::Inbound;
 pub use forwarding::UploadForwarder;
-pub use options::{DEFAULT_REGION, FaceOptions, OptionsError, ServerOptions};
+pub use options::{DEFAULT_REGION, GatewayOptions, OptionsError, ServerOptions};
 pub use request::bytes_moved::BytesMoved;
 pub use service::S3Service;
 pub use serving::finished_request::FinishedRequest;

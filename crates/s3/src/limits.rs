@@ -17,11 +17,11 @@ pub const WAITING_MAX: usize = 2048;
 /// The time that a request waits for its turn or for memory before it is answered `SlowDown`.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Requests that ask for the state at once. They take no turn of the others; one more is answered `SlowDown`.
-pub const STATE_ASKING_MAX: usize = 64;
+pub const STATE_CLIENTS_MAX: usize = 64;
 /// The time that such a request waits for the answer before it is answered 503.
-pub const STATE_ASKED_MAX: Duration = Duration::from_secs(10);
+pub const STATE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which the state is told again.
-pub const STATE_TOLD_AGAIN: Duration = Duration::from_secs(5);
+pub const STATE_CACHED_FOR: Duration = Duration::from_secs(5);
 /// Bytes of a token that shows who may read metrics. One of MinIO's client has some 200.
 pub const TOKEN_BYTES_MAX: usize = 2048;
 /// Bytes of request bodies held in memory at once.
@@ -83,7 +83,7 @@ pub const FORM_AGE_S_MAX: u32 = PRESIGNED_S_MAX as u32;
 /// Bytes of an object's website redirect (S3).
 pub const REDIRECT_BYTES_MAX: usize = 2048;
 /// Most bytes of a canonical request that is told to a client whose signature is another.
-pub const CANONICAL_TOLD_BYTES_MAX: usize = 8 * 1024;
+pub const CANONICAL_SHOWN_BYTES_MAX: usize = 8 * 1024;
 /// Bytes that every store's ids of versions have, AWS's 32. Fewer are no id.
 pub const VERSION_ID_BYTES_MIN: usize = 16;
 /// Most bytes of an id of a version that a client sends (S3).

@@ -15,7 +15,7 @@ pub const DEFAULT_REGION: &str = "us-east-1";
 
 /// The options of the S3 service.
 #[derive(Debug, Clone)]
-pub struct FaceOptions {
+pub struct GatewayOptions {
     /// Region reported as the location of buckets. Requests signed for any region are accepted whose name is of `a-z`,
     /// `0-9` and `-`; others get an error that names this one. `None`: [`DEFAULT_REGION`], and a bucket's location is
     /// the one that its creator requested.
@@ -28,13 +28,13 @@ pub struct FaceOptions {
     pub forms: bool,
 }
 
-impl Default for FaceOptions {
+impl Default for GatewayOptions {
     fn default() -> Self {
         Self { region: None, domains: Vec::new(), version_2: false, forms: true }
     }
 }
 
-impl FaceOptions {
+impl GatewayOptions {
     /// Refuses settings with which no service can be made.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use crate::auth::root_keys::RootKeys;
 use crate::auth::signature::Signatures;
 use crate::forwarding::UploadForwarder;
 use crate::ops::Operations;
-use crate::ops::face::Face;
-use crate::options::{Domains, FaceOptions, OptionsError};
+use crate::ops::gateway::Gateway;
+use crate::options::{Domains, GatewayOptions, OptionsError};
 
 /// Looks up the CORS rules of a bucket, in memory.
 type Cors = dyn Fn(&BucketName) -> Option<CorsRules> + Send + Sync;
@@ -21,7 +21,7 @@ pub struct S3Service {
     /// Answers requests that were let in.
     pub(crate) operations: Arc<dyn Operations>,
     pub(crate) signatures: Signatures,
-    /// See [`FaceOptions::forms`].
+    /// See [`GatewayOptions::forms`].
     pub(crate) forms: bool,
     pub(crate) cors: Arc<Cors>,
     has_bucket: Arc<dyn Fn(&BucketName) -> bool + Send + Sync>,
@@ -36,13 +36,13 @@ impl S3Service {
     pub fn new<O: Objects>(
         store: Arc<O>,
         root: impl Into<RootKeys>,
-        options: FaceOptions,
+        options: GatewayOptions,
     ) -> Result<Self, OptionsError> {
         let root: RootKeys = root.into();
         root.check()?;
         options.check()?;
         let region = options.region().to_owned();
-        let FaceOptions { region: named, domains, version_2, forms } = options;
+        let GatewayOptions { region: named, domains, version_2, forms } = options;
         let domains = Domains::new(domains)?;
         let rules = Arc::clone(&store);
         let cors: Arc<Cors> = Arc::new(move |bucket| rules.cors(bucket));
@@ -50,7 +50,7 @@ impl S3Service {
         let has_bucket = Arc::new(move |bucket: &BucketName| {
             !matches!(buckets.bucket(bucket), Err(ObjectError::NoSuchBucket))
         });
-        let operations: Arc<dyn Operations> = Arc::new(Face::new(store, named));
+        let operations: Arc<dyn Operations> = Arc::new(Gateway::new(store, named));
         let signatures = Signatures { root, domains, version_2, region };
         Ok(Self { operations, signatures, forms, cors, has_bucket, forwarder: None })
     }

@@ -172,7 +172,7 @@ fn stored_entries() -> [(&'static str, VersionEntry, VersionSlot); 3] {
 
 /// Stores without versioning and regions stay readable by releases that know neither.
 #[test]
-fn an_entry_that_says_no_more_than_a_version_row_is_written_as_one() {
+fn a_plain_entry_is_stored_as_a_version_row() {
     for row in [stored::bare_version(), stored::full_version(), stored::appended_version()] {
         let bytes = encode(&row);
         let entry = VersionEntry::decode(rows::UNVERSIONED, &bytes).unwrap();

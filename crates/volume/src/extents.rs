@@ -11,7 +11,7 @@ pub(crate) fn cover(extents: &[Extent], len: u32, pv_blocks: u32) -> bool {
     let mut blocks = 0u64;
     for (index, extent) in extents.iter().enumerate() {
         let overlaps = |other: &Extent| extent.first < other.end() && other.first < extent.end();
-        if !lies_inside(extent, pv_blocks) || extents[..index].iter().any(overlaps) {
+        if !is_inside(extent, pv_blocks) || extents[..index].iter().any(overlaps) {
             return false;
         }
         blocks += u64::from(extent.blocks);
@@ -20,7 +20,7 @@ pub(crate) fn cover(extents: &[Extent], len: u32, pv_blocks: u32) -> bool {
 }
 
 /// True if an extent is not empty and ends inside the PV. Must hold before [`Extent::end`] is asked.
-pub(crate) fn lies_inside(extent: &Extent, pv_blocks: u32) -> bool {
+pub(crate) fn is_inside(extent: &Extent, pv_blocks: u32) -> bool {
     extent.blocks > 0 && extent.first.checked_add(extent.blocks).is_some_and(|end| end <= pv_blocks)
 }
 

@@ -102,7 +102,7 @@ impl VolumeReader {
         len: u32,
     ) -> Result<impl Iterator<Item = (u64, usize)> + use<'a>, ReadError> {
         let base = *self.bases.read().get(&lv).ok_or(ReadError::UnknownLv { lv })?;
-        let inside = extents.iter().all(|extent| extents::lies_inside(extent, self.pv_blocks));
+        let inside = extents.iter().all(|extent| extents::is_inside(extent, self.pv_blocks));
         let held: u64 = extents.iter().map(Extent::bytes).sum();
         if !inside || u64::from(from_byte) + u64::from(len) > held {
             return Err(ReadError::OutOfRange { lv });

@@ -61,7 +61,7 @@ impl Starter {
         let deadline = Instant::now() + READY_MAX;
         let begun = launch::announced(&ready, &server, deadline).and_then(|endpoints| {
             for endpoint in &endpoints {
-                launch::ask_until_ready(endpoint, false, &self.credentials, &server, deadline)?;
+                launch::call_until_ready(endpoint, false, &self.credentials, &server, deadline)?;
             }
             Ok(endpoints)
         });

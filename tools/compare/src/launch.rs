@@ -76,7 +76,7 @@ pub(crate) fn launch(
     let ready = admitted.and_then(|endpoints| {
         let own = || format!("http://127.0.0.1:{}", places.port);
         let endpoint = endpoints.into_iter().next().unwrap_or_else(own);
-        ask_until_ready(&endpoint, system.kind.floor, credentials, &server, deadline)?;
+        call_until_ready(&endpoint, system.kind.floor, credentials, &server, deadline)?;
         Ok(endpoint)
     });
     match ready {
@@ -158,7 +158,7 @@ pub(crate) fn announced(
     Ok(announcement.nodes.into_iter().map(|node| node.endpoint).collect())
 }
 
-pub(crate) fn ask_until_ready(
+pub(crate) fn call_until_ready(
     endpoint: &str,
     floor: bool,
     credentials: &Credentials,

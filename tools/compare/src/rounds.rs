@@ -207,13 +207,13 @@ fn about(
         version: system.version.clone(),
         setting: system.kind.setting.to_owned(),
         durability: system.kind.durability.to_owned(),
-        command: system.shown_command(),
+        command: system.command_line(),
         floor: system.kind.floor,
     };
     About {
         date: machine::date(),
         commit: larder_plot::commit(),
-        command: shown_command(args, seed),
+        command: command_line(args, seed),
         machine: machine::machine(scratch),
         seed,
         rounds: args.rounds,
@@ -226,7 +226,7 @@ fn about(
 }
 
 /// The command that makes the same comparison again, wherever the peers and the trace are.
-fn shown_command(args: &SystemsArgs, seed: u64) -> String {
+fn command_line(args: &SystemsArgs, seed: u64) -> String {
     let (duration, warmup) = (args.duration.as_millis(), args.warmup.as_millis());
     let mut command = format!(
         "larder-compare systems --rounds {} --duration {duration}ms --warmup {warmup}ms --listed {} \

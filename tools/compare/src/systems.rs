@@ -451,7 +451,7 @@ impl System {
     }
 
     /// That command as the document shows it.
-    pub(crate) fn shown_command(&self) -> String {
+    pub(crate) fn command_line(&self) -> String {
         let ours = if self.kind.floor { env!("CARGO_PKG_NAME") } else { LARDER };
         let program = self.kind.peer.map_or(ours, |peer| peer.program);
         let variables =

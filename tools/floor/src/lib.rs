@@ -16,7 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use larder_s3::{Credentials, FaceOptions, S3Service, ServerOptions};
+use larder_s3::{Credentials, GatewayOptions, S3Service, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -106,7 +106,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), FloorError> {
     let store = Arc::new(FloorStore::new().map_err(FloorError::System)?);
-    let service = S3Service::new(store, root, FaceOptions::default()).map_err(|error| {
+    let service = S3Service::new(store, root, GatewayOptions::default()).map_err(|error| {
         FloorError::Keys { variable: ACCESS_VARIABLE, reason: error.to_string() }
     })?;
     larder_s3::serve(listener, service, Arc::new(()), ServerOptions::default(), shutdown).await;

@@ -126,7 +126,7 @@ impl Objects for FloorStore {
                 retention: None,
             },
             body: Body::Inline(bytes::Bytes::new()),
-            told_parts: Vec::new(),
+            remote_parts: Vec::new(),
             bytes: None,
             remote: None,
         })

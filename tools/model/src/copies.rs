@@ -245,7 +245,7 @@ impl Copies {
         self.variant == variant
     }
 
-    fn heir_actions(&self, state: &State, out: &mut Vec<Action>) {
+    fn successor_actions(&self, state: &State, out: &mut Vec<Action>) {
         let heir = state.heir;
         let goes_on = match heir {
             Heir::None => self.bounds.heir,
@@ -271,7 +271,7 @@ impl Copies {
         out.extend(under_way.map(Action::Horizon));
     }
 
-    fn heir_steps(&self, state: &mut State, from: Heir) {
+    fn successor_steps(&self, state: &mut State, from: Heir) {
         state.heir = match from {
             Heir::None => Heir::Claims,
             Heir::Claims if self.is(Variant::HeirListsFirst) => Heir::Listed(state.there),
@@ -428,7 +428,7 @@ impl Model for Copies {
             self.directory_actions(state, at, out);
         }
         self.backend_actions(state, out);
-        self.heir_actions(state, out);
+        self.successor_actions(state, out);
         out.push(if state.reader == Reader::Idle { Action::List } else { Action::Accept });
     }
 
@@ -464,7 +464,7 @@ impl Model for Copies {
             Action::Claim => state.is_claimed = true,
             Action::Horizon(last) => (state.horizon, state.horizons) = (Some(last), 0),
             Action::List | Action::Accept => self.accept(state),
-            Action::HeirSteps(from) => self.heir_steps(state, from),
+            Action::HeirSteps(from) => self.successor_steps(state, from),
             Action::HeirKilled => {
                 state.kills += 1;
                 state.heir = Heir::Claims;

@@ -230,11 +230,11 @@ impl Deletions {
     }
 
     fn hear_names(&self, state: &mut State, from: usize, to: usize) {
-        let Some((asked_at, Some(is_there))) = state.channels[from][to].names.take() else {
+        let Some((requested_at, Some(is_there))) = state.channels[from][to].names.take() else {
             return;
         };
         let region = &mut state.regions[from];
-        let is_valid = asked_at == region.voided || self.is(Variant::OldAnswersMake);
+        let is_valid = requested_at == region.voided || self.is(Variant::OldAnswersMake);
         if is_there && region.bucket.is_none() && is_valid {
             region.make();
         }

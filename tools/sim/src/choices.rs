@@ -22,7 +22,7 @@ pub(crate) struct Choices {
 impl Choices {
     pub(crate) fn new(seed: u64, setup: &Arc<Setup>) -> Self {
         let mut reads = Reads::new(setup.read_policy);
-        reads.set_askers(setup.proxies);
+        reads.set_requesters(setup.proxies);
         Self { reads, rng: SeededRng::new(seed ^ 0x4EAD), setup: setup.clone() }
     }
 

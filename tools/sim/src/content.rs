@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_say_which_values_they_are() {
+    fn values_are_recognized_by_their_bytes() {
         let (one, two) = (value(1, 100), value(2, 20));
         let bytes = [content(one, 100), content(two, 20)];
         let both = etag_of(one).followed_by(&etag_of(two));

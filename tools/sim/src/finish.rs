@@ -12,7 +12,7 @@ use crate::event::Piece;
 use crate::history::Shown;
 use crate::index::{BUCKET, Port};
 use crate::node::{NoStart, scan};
-use crate::rest::LOOK_US;
+use crate::quiescence::CHECK_INTERVAL_US;
 use crate::verdict::Finding;
 use crate::world::World;
 
@@ -25,19 +25,19 @@ impl World {
     /// Runs clients and faults, then ends the faults and checks everything.
     pub(crate) fn run(&mut self) {
         while self.ops < self.setup.options.ops || self.clients.busy() {
-            let until_us = self.net.now_us() + LOOK_US;
+            let until_us = self.net.now_us() + CHECK_INTERVAL_US;
             self.run_until(until_us);
             if self.net.finding().is_some() {
                 return;
             }
             if self.net.now_us() > CALL_US * u64::from(self.setup.options.ops) {
-                self.net.find(Finding::NoRest("clients do not get on".to_owned()));
+                self.net.find(Finding::NotQuiescent("clients do not get on".to_owned()));
                 return;
             }
         }
         self.closing = true;
         self.end_faults();
-        self.come_to_rest();
+        self.quiesce();
         self.probe_all();
         // Before a restart, after which all is learnt anew.
         if self.net.finding().is_none()
@@ -47,7 +47,7 @@ impl World {
         }
         self.count_grants();
         self.restart_all();
-        self.come_to_rest();
+        self.quiesce();
         if self.net.finding().is_none()
             && let Err(finding) = self.check()
         {

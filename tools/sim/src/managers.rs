@@ -54,13 +54,13 @@ impl Managers {
     }
 
     /// True if the map names this run.
-    pub(crate) fn know_me(&self) -> bool {
+    pub(crate) fn observes_own_map(&self) -> bool {
         names(&self.map, self.id, self.boot)
     }
 
     /// True if the map says that another run is in this one's place: a late message made the managers think so, and
     /// they do not hear this one any more.
-    pub(crate) fn know_another(&self) -> bool {
+    pub(crate) fn observes_other_map(&self) -> bool {
         self.map.servers.get(&self.id).is_some_and(|record| record.ended.contains(&self.boot))
     }
 
@@ -71,10 +71,10 @@ impl Managers {
             self.at = net.rng.below(self.count as u64) as usize;
             self.heard_us = net.now_us();
         }
-        self.ask_map(net);
+        self.fetch_map(net);
     }
 
-    fn ask_map(&self, net: &mut Net) {
+    fn fetch_map(&self, net: &mut Net) {
         let input = ManagerIn::AskMap { from: self.id, known: self.map.version };
         net.send(self.me, (self.at, input));
     }
@@ -89,7 +89,7 @@ impl Managers {
         let is_newer = map.version > self.map.version;
         if is_newer {
             self.map = map.clone();
-            self.ask_map(net);
+            self.fetch_map(net);
         }
         is_newer
     }

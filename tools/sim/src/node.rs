@@ -7,7 +7,7 @@
 //! 3. What tells a proxy about a key's present state leaves only under a lease, which is looked at after the
 //!    index was read.
 
-mod asking;
+mod data_calls;
 mod digest;
 mod early;
 mod ledger;
@@ -79,7 +79,7 @@ struct Life {
     /// Data servers of each LV's replicas, by index, as of a map.
     places: BTreeMap<LvId, (MapVersion, Vec<usize>)>,
     /// Requests to data servers that were not answered; each is answered once.
-    requests: BTreeMap<u64, asking::Request>,
+    requests: BTreeMap<u64, data_calls::Request>,
     next_request: u64,
     /// Sessions that this run knows to have ended.
     closed: BTreeSet<SessionId>,
@@ -172,18 +172,18 @@ impl Node {
             }
             NodeIn::Peer { pg, from, message } => self.step(pg, Event::Peer { from, message }, net),
             NodeIn::Data { run: meant, id, answer } if meant == run => {
-                self.data_heard(id, answer, net)
+                self.data_answered(id, answer, net)
             }
             NodeIn::Managers(what) => self.hear_managers(what, net),
             NodeIn::Copy { run: meant, copy, heard } if meant == run => {
-                if self.move_heard(copy, &heard, net)? {
+                if self.move_answered(copy, &heard, net)? {
                     return Ok(());
                 }
-                self.copy_heard(copy, heard, net)
+                self.copy_answered(copy, heard, net)
             }
             NodeIn::Beat { run: meant } if meant == run => {
                 self.beat(net);
-                self.look_who_is_away(net)?;
+                self.refresh_away(net)?;
                 Ok(())
             }
             NodeIn::TakeBatch { run: meant } if meant == run => {
@@ -218,7 +218,7 @@ impl Node {
         let kv = self.kv.clone();
         let mut out = Outbox::new();
         self.member(pg).pg.step(now, event, &Port(&kv), &mut out);
-        self.carry_out(pg, out, net)
+        self.perform(pg, out, net)
     }
 
     fn apply(&mut self, pg: PgId, net: &mut Net) -> Result<usize, ProcessEnd> {
@@ -233,7 +233,7 @@ impl Node {
         }
         self.note_moves(pg, moved, net);
         self.check_ledger(pg, net);
-        self.carry_out(pg, out, net)?;
+        self.perform(pg, out, net)?;
         let pg_now = &self.member(pg).pg;
         if applied > 0 && pg_now.applied().seq < pg_now.commit() {
             net.soon((self.id, NodeIn::Apply { run: self.run, pg }));
@@ -241,7 +241,7 @@ impl Node {
         Ok(applied)
     }
 
-    fn carry_out(&mut self, pg: PgId, out: Outbox, net: &mut Net) -> Result<(), ProcessEnd> {
+    fn perform(&mut self, pg: PgId, out: Outbox, net: &mut Net) -> Result<(), ProcessEnd> {
         let (id, run) = (self.id, self.run);
         for effect in out {
             match effect {
@@ -265,7 +265,7 @@ impl Node {
                 }
                 Effect::Reply { token, answer } => self.reply(pg, token, answer, net),
                 Effect::Data { lv, replica, request } => {
-                    self.ask_data((pg, lv, replica), request, net);
+                    self.request_data((pg, lv, replica), request, net);
                 }
                 Effect::Committed => net.soon((id, NodeIn::Apply { run, pg })),
                 Effect::NeedLv => self.need_lv(pg, net),
@@ -428,7 +428,7 @@ impl Node {
                 self.step(pg, Event::Reap { may_begin: true }, net)?;
             }
         }
-        self.ask_again(net)?;
+        self.retry_requests(net)?;
         self.walk_on(net)?;
         self.compact_on(net)?;
         self.compare_indexes(net)?;

@@ -399,7 +399,7 @@ impl Line {
 
     /// Waits for the next arrival; `None` if there is none before `until_us`.
     pub(crate) async fn hear(&self, until_us: u64) -> Option<ProxyEvent> {
-        self.context.hear_on(&[self.token], until_us).await.map(|(_, heard)| heard)
+        self.context.receive_on(&[self.token], until_us).await.map(|(_, heard)| heard)
     }
 
     pub(crate) fn token(&self) -> u64 {
@@ -410,7 +410,7 @@ impl Line {
 impl ProxyContext {
     /// Waits for the next arrival on any of these lines, and tells on which; `None` if there is
     /// none before `until_us`.
-    pub(crate) async fn hear_on(
+    pub(crate) async fn receive_on(
         &self,
         lines: &[u64],
         until_us: u64,

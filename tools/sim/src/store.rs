@@ -122,7 +122,7 @@ impl Store {
         let boot = self.boot;
         net.after(PRESENCE_US, (self.id, StoreIn::Beat { boot }));
         let Some(managers) = &mut self.managers else { return };
-        let message = if managers.know_me() {
+        let message = if managers.observes_own_map() {
             ServerMessage::Heartbeat(boot)
         } else {
             ServerMessage::Started(boot, Vec::new(), Vec::new())
@@ -142,7 +142,7 @@ impl Store {
         managers.heard(net);
         match what {
             FromManagers::Map(map) => {
-                if managers.take(&map, net) && managers.know_another() {
+                if managers.take(&map, net) && managers.observes_other_map() {
                     return Err(ProcessEnd::superseded(net));
                 }
             }

@@ -23,7 +23,7 @@ pub enum Finding {
     /// A server started although its log was damaged.
     DamageMissed(String),
     /// The store did not come to rest after all faults had ended.
-    NoRest(String),
+    NotQuiescent(String),
     /// A call was refused or not answered although nothing was wrong any more.
     NoService(String),
     /// An assertion of the store failed.
@@ -41,7 +41,7 @@ impl fmt::Display for Finding {
             Finding::Contradiction(text) => ("the store contradicts itself", text),
             Finding::NoStart(text) => ("a server does not start", text),
             Finding::DamageMissed(text) => ("damage was not noticed", text),
-            Finding::NoRest(text) => ("the store does not come to rest", text),
+            Finding::NotQuiescent(text) => ("the store does not come to rest", text),
             Finding::NoService(text) => ("a call is not served at rest", text),
             Finding::Panic(text) => ("an assertion failed", text),
         };

@@ -204,7 +204,7 @@ impl World {
         self.net.tell(format_args!("{part:?} ends: {fate:?}"));
         match (fate, part) {
             (ProcessEnd::Stuck(text), _) => {
-                self.net.find(Finding::NoRest(format!("{part:?}: {text}")));
+                self.net.find(Finding::NotQuiescent(format!("{part:?}: {text}")));
             }
             (ProcessEnd::PowerLost, Part::Node(machine) | Part::Store(machine)) => {
                 self.power_off(machine);

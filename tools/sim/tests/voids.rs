@@ -103,7 +103,7 @@ impl Store {
         let mut out = Outbox::new();
         let lvs = vec![(info, FreeRuns::whole(blocks))];
         store.pg.adopt_space(Space { lvs, is_as_wanted: true }, &mut out);
-        store.carry_out(out);
+        store.perform(out);
         store
     }
 
@@ -116,11 +116,11 @@ impl Store {
     fn step(&mut self, event: Event) {
         let mut out = Outbox::new();
         self.pg.step(NOW, event, &self.rows, &mut out);
-        self.carry_out(out);
+        self.perform(out);
     }
 
     /// Does what the machine asks for, and all that comes of it.
-    fn carry_out(&mut self, mut effects: Outbox) {
+    fn perform(&mut self, mut effects: Outbox) {
         while !effects.is_empty() {
             let mut out = Outbox::new();
             for effect in effects {

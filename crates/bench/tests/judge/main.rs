@@ -115,7 +115,7 @@ fn objects_that_a_clean_up_leaves_are_noticed() {
 }
 
 #[test]
-fn every_lie_about_an_object_is_noticed() {
+fn every_wrong_answer_about_an_object_is_detected() {
     for lie in [Lie::FlippedBit, Lie::Short, Lie::Other, Lie::LostPuts] {
         let (_runtime, store) = start(lie);
         let report = bench(&store, Operation::Get);
@@ -151,7 +151,7 @@ fn refusals_and_broken_connections_are_counted_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_replay_leaves_exactly_what_the_trace_says_and_repeats() {
+fn a_replay_reproduces_the_trace_exactly() {
     let (_runtime, store) = start(Lie::None);
     for _ in 0..2 {
         let report = replay_small(&store);
@@ -162,7 +162,7 @@ fn a_replay_leaves_exactly_what_the_trace_says_and_repeats() {
 }
 
 #[test]
-fn a_replay_notices_every_lie() {
+fn a_replay_detects_every_wrong_answer() {
     for lie in [Lie::FlippedBit, Lie::Short, Lie::Other, Lie::LostPuts, Lie::KeptDeletes] {
         let (_runtime, store) = start(lie);
         let report = replay_small(&store);

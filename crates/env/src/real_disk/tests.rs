@@ -49,8 +49,9 @@ fn more_parts_than_one_call_takes_are_all_written() {
 #[test]
 fn the_rest_of_a_short_write_begins_where_it_ended() {
     let parts = [IoSlice::new(b"abc"), IoSlice::new(b"defg")];
-    let text =
-        |written| rest_of(&parts, written).iter().flat_map(|p| p.to_vec()).collect::<Vec<u8>>();
+    let text = |written| {
+        remaining_of(&parts, written).iter().flat_map(|p| p.to_vec()).collect::<Vec<u8>>()
+    };
     assert_eq!(text(2), b"cdefg");
     assert_eq!(text(3), b"defg");
     assert_eq!(text(6), b"g");
@@ -131,7 +132,7 @@ fn names_do_not_leave_the_root() {
 }
 
 #[test]
-fn missing_and_present_files_are_told_apart() {
+fn missing_and_present_files_are_distinguished() {
     let (_dir, disk) = disk();
     assert!(matches!(disk.open("x", OpenMode::Read), Err(DiskError::NotFound { .. })));
     assert!(matches!(disk.open("x", OpenMode::ReadWrite), Err(DiskError::NotFound { .. })));
@@ -199,7 +200,7 @@ fn a_hole_gives_space_back_where_the_file_system_can() {
 }
 
 #[test]
-fn a_full_device_says_so() {
+fn a_full_device_is_reported() {
     if let Ok(disk) = RealDisk::open("/dev/shm") {
         let free = disk.free_bytes().unwrap();
         let name = format!("larder-full-{}", crate::rng::unique_u64());

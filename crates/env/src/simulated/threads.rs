@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Ends the waits whose time has come.
-    fn look_at_time(&mut self, now: Duration) {
+    fn advance_to(&mut self, now: Duration) {
         while let Some((until, id)) = self.due.first().copied()
             && until <= now
         {
@@ -211,7 +211,7 @@ impl Threads {
         let mut state = self.state.lock();
         assert_eq!(state.running, None, "one runs at a time");
         if let Some(now) = now {
-            state.look_at_time(now);
+            state.advance_to(now);
         }
         let count = state.ready.len() as u64;
         if count == 0 {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::config::RoleConfig;
 use super::record::Record;
-use super::{RoleError, START_PATIENCE, known_to};
+use super::{RoleError, START_TIMEOUT, wait_until_known};
 use crate::config::ConfigError;
 use crate::exit;
 use crate::kind::{self, Kind, RECORD};
@@ -24,7 +24,7 @@ use crate::kind::{self, Kind, RECORD};
 /// Time in which one of the managers says that its map is the latest, if one of them leads.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
 /// Pause between two looks at that.
-const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
+const CONFIRMED_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Reads the configuration of a role. Of the directory of `larder server --peer` it is that of a role of the machine.
 pub(crate) fn config(path: &Path) -> Result<RoleConfig, ConfigError> {
@@ -59,7 +59,7 @@ async fn follow(
     first: Vec<(ServerId, String)>,
 ) -> Result<Arc<ManagersClient>, RoleError> {
     let managers = Arc::new(ManagersClient::start(Arc::new(Contacts::new(endpoint, first))));
-    known_to(&managers, Some(START_PATIENCE)).await?;
+    wait_until_known(&managers, Some(START_TIMEOUT)).await?;
     Ok(managers)
 }
 
@@ -119,7 +119,7 @@ pub(crate) async fn is_confirmed(managers: &dyn Managers) -> bool {
     let state = || (managers.map().version, managers.silent());
     let mut before = state();
     while Instant::now() < until {
-        sleep(CONFIRMED_LOOK).await;
+        sleep(CONFIRMED_POLL_INTERVAL).await;
         let now = state();
         if now.0 == before.0 && now.1 < before.1 {
             return true;

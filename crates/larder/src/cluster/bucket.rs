@@ -12,10 +12,10 @@ use super::admin_client::{self, agreed, finish, managers, runtime};
 
 /// Shows or sets the policy of a bucket.
 pub(crate) fn run(config: &Path, name: &str, policy: Option<WritePolicy>) -> ExitCode {
-    finish(shown_or_set(config, name, policy))
+    finish(show_or_set(config, name, policy))
 }
 
-fn shown_or_set(
+fn show_or_set(
     config: &Path,
     name: &str,
     policy: Option<WritePolicy>,
@@ -28,13 +28,13 @@ fn shown_or_set(
         let map = managers.map();
         let record = map.buckets.get(&bucket).ok_or_else(no_such)?;
         let Some(policy) = policy else {
-            return Ok(vec![told(&map, name, record.write_policy)]);
+            return Ok(vec![describe(&map, name, record.write_policy)]);
         };
         match agreed(&managers, Command::SetWritePolicy(bucket, policy)).await? {
             Ok(Outcome::Already) => {
-                Ok(vec![format!("nothing to do: {}", told(&map, name, policy))])
+                Ok(vec![format!("nothing to do: {}", describe(&map, name, policy))])
             }
-            Ok(_) => Ok(vec![told(&map, name, policy)]),
+            Ok(_) => Ok(vec![describe(&map, name, policy)]),
             Err(Refusal::NoSuchBucket) => Err(no_such()),
             Err(Refusal::TooManyCopies) => Err(RoleError::Named(format!(
                 "{name} is as it was: the cluster keeps {} copies, so no put can wait for {policy}",
@@ -46,7 +46,7 @@ fn shown_or_set(
 }
 
 /// Tells what a policy means in this cluster.
-fn told(map: &Topology, name: &str, policy: WritePolicy) -> String {
+fn describe(map: &Topology, name: &str, policy: WritePolicy) -> String {
     let copies = map.settings().copies;
     match policy.enough(copies) {
         0 => format!("puts to {name} wait for all copies within reach ({policy})"),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use larder_protocol::scheduler::Policy;
-use larder_s3::FaceOptions;
+use larder_s3::GatewayOptions;
 use serde::Deserialize;
 
 use crate::access_log::Setting;
@@ -157,8 +157,8 @@ fn volume_mib() -> u64 {
 
 impl RoleConfig {
     /// Options of a proxy's S3.
-    pub(crate) fn face(&self) -> FaceOptions {
-        FaceOptions {
+    pub(crate) fn face(&self) -> GatewayOptions {
+        GatewayOptions {
             region: self.region.clone(),
             domains: self.domains.clone(),
             version_2: self.presigned_v2,

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::quantity::bytes;
 
 /// The time that a data server has to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// See the module's head. A disk of which nobody says anything is taken to have room for all of its places.
 #[derive(Debug, Default)]
@@ -28,12 +28,12 @@ pub(crate) struct DiskFreeSpace(BTreeMap<DiskId, DiskRoomStatus>);
 impl DiskFreeSpace {
     /// Asks all data servers that are up, side by side. Each speaks for disks alone that the map says it has.
     pub(crate) async fn ask(peers: &Peers<DataService>, map: &Topology) -> Self {
-        let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
+        let (mut asked, until) = (JoinSet::new(), Instant::now() + TIMEOUT);
         for (&id, record) in &map.servers {
             let is_asked =
                 record.state == ServerState::Up && record.roles.contains(&ServerRole::Data);
             if let Some(peer) = peers.of(map, id).filter(|_| is_asked) {
-                asked.spawn(async move { (id, told(peer, until).await) });
+                asked.spawn(async move { (id, fetch_room(peer, until).await) });
             }
         }
         let has = |server: &ServerId, disk: &DiskId| {
@@ -85,7 +85,7 @@ impl DiskFreeSpace {
 }
 
 /// `None` if it does not answer, or is of an earlier release.
-async fn told(peer: Peer<DataService>, until: Instant) -> Option<DiskRoomStatus> {
+async fn fetch_room(peer: Peer<DataService>, until: Instant) -> Option<DiskRoomStatus> {
     match peer.call(&DataCall::Room, Bytes::new(), until).await {
         Ok((DataReply::Room, payload)) => decode("the room of a data server", &payload).ok(),
         Ok(_) | Err(_) => None,

@@ -35,7 +35,7 @@ const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 const REGION_FLAG: &str = "--listen of larder region create|join";
 
 /// A process's regions, for metrics; empty until it is the gateway.
-pub(super) type Shown = Arc<OnceLock<Arc<Regions>>>;
+pub(super) type PublishedRegions = Arc<OnceLock<Arc<Regions>>>;
 
 /// See the module's head.
 pub(super) struct Gateway {
@@ -93,7 +93,7 @@ impl Gateway {
     pub(super) async fn run(
         self,
         proxy: &Arc<ClusterProxy>,
-        shown: &Shown,
+        shown: &PublishedRegions,
     ) -> Result<Infallible, RoleError> {
         let (own, number, mut said) = (self.own, self.region_endpoint.number(), LogLimit::new());
         let regions = loop {

@@ -28,7 +28,7 @@ use larder_link::LinkError;
 use larder_net::{Endpoint, ListenSocket};
 use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
-use larder_roles::limits::START_PATIENCE_MS;
+use larder_roles::limits::START_TIMEOUT_MS;
 use larder_roles::managers::{
     Contacts, Managers, ManagersClient, MapStore, MapStoreError, OlderMap,
 };
@@ -43,7 +43,7 @@ use crate::args::RoleArgs;
 use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
 use crate::metrics::Metrics;
-use crate::serving::{ServingError, check_face};
+use crate::serving::{ServingError, check_gateway_options};
 use crate::shutdown_notice::ShutdownNotice;
 use crate::{access_log, exit, logging};
 pub(crate) use config::RoleConfig;
@@ -52,7 +52,7 @@ use role_context::Sockets;
 pub(crate) use role_context::{OnStarted, RoleContext, StartedRole, Stop};
 
 /// The time that a role of its own waits for managers.
-const START_PATIENCE: Duration = Duration::from_millis(START_PATIENCE_MS);
+const START_TIMEOUT: Duration = Duration::from_millis(START_TIMEOUT_MS);
 
 /// Errors with which a process does not start, or stops.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ pub(crate) enum RoleError {
     #[error(
         "no manager answered within {} s: is one running at {asked}? If most of their directories are lost, see \
          docs/operations.md, managers are lost",
-        START_PATIENCE_MS / 1000
+        START_TIMEOUT_MS / 1000
     )]
     NoManagers { asked: String },
     #[error(transparent)]
@@ -129,7 +129,7 @@ impl RoleError {
             Self::Face(error) => error.code(),
             Self::NotDone(_) => exit::FAULTS,
             Self::Removed { .. } => exit::REMOVED,
-            Self::Fatal(_) => exit::CANNOT_GO_ON,
+            Self::Fatal(_) => exit::EXIT_RESTART,
             _ => exit::CANNOT_START,
         }
     }
@@ -215,7 +215,7 @@ fn check(role: ServerRole, config: &RoleConfig) -> Result<(), RoleError> {
         }
     }
     match role {
-        ServerRole::Proxy => check_face(&config.face()).map_err(RoleError::face),
+        ServerRole::Proxy => check_gateway_options(&config.face()).map_err(RoleError::face),
         ServerRole::Data if is_new => Ok(check_device(&config.data)?),
         _ => Ok(()),
     }
@@ -260,9 +260,9 @@ impl Member {
         let path = config.dir.join(IDENTITY_FILE);
         let renewal = Renewal::of_member(path, identity, credentials, managers.clone());
         context.greet(StartedRole::Member(&managers));
-        let patience = context.patience;
+        let max_wait = context.max_wait;
         tokio::select! {
-            known = known_to(&managers, patience) => known?,
+            known = wait_until_known(&managers, max_wait) => known?,
             () = context.stop.told() => return Ok(None),
         }
         if let Some(removed) = removal(&managers.map(), me, &config.dir) {
@@ -292,7 +292,10 @@ impl Member {
 
 /// Waits until the managers have told their map, that lacks nothing of the one that was kept; for so long, if for any time.
 /// Longer while parts of the map come.
-async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Result<(), RoleError> {
+async fn wait_until_known(
+    managers: &ManagersClient,
+    max_wait: Option<Duration>,
+) -> Result<(), RoleError> {
     let mut versions = managers.versions();
     let known = async {
         while managers.map().founded.is_none() {
@@ -301,14 +304,14 @@ async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Resu
             }
         }
     };
-    let Some(patience) = patience else {
+    let Some(max_wait) = max_wait else {
         known.await;
         return Ok(());
     };
     let late = async {
         let begun = Instant::now();
         loop {
-            let until = managers.start_gives_up(begun, patience);
+            let until = managers.start_gives_up(begun, max_wait);
             if until <= Instant::now() {
                 return;
             }

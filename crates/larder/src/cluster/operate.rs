@@ -67,7 +67,7 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
             all_told.extend(has_places(&map, &disk_free_space, &subjects, &args.name)?);
         }
         for subject in subjects {
-            let told = subject.drain_told(&map, args.undo)?;
+            let told = subject.drain_report(&map, args.undo)?;
             let command = match disk {
                 Some(disk) => Command::SetDiskDraining(subject.server, disk, !args.undo),
                 None => Command::SetDraining(subject.server, !args.undo),
@@ -112,7 +112,7 @@ fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleE
             }
             let done = if args.yes { "is removed" } else { "would be removed" };
             told.push(format!("{} {done} for good:", subject.name()));
-            told.extend(subject.loss_told(&loss_of(subject)));
+            told.extend(subject.loss_report(&loss_of(subject)));
         }
         if !args.yes {
             told.push("nothing was changed: to do it, add --yes".to_owned());
@@ -295,7 +295,7 @@ impl Subject {
     }
 
     /// The lines to print about a drain that begins or ends.
-    fn drain_told(&self, map: &Topology, undo: bool) -> Result<Vec<String>, RoleError> {
+    fn drain_report(&self, map: &Topology, undo: bool) -> Result<Vec<String>, RoleError> {
         let has = |role| self.record.roles.contains(&role);
         let (keeps_ops, keeps_data) =
             (has(ServerRole::Meta) && self.disk.is_none(), has(ServerRole::Data));
@@ -353,7 +353,7 @@ impl Subject {
     }
 
     /// The lines about what goes with it.
-    fn loss_told(&self, loss: &Loss) -> Vec<String> {
+    fn loss_report(&self, loss: &Loss) -> Vec<String> {
         let mut told = Vec::new();
         if !loss.lvs.is_empty() {
             told.push(format!("  a copy of {} is gone", named("volume", loss.lvs.iter())));

@@ -23,7 +23,7 @@ pub(crate) fn hold() -> std::io::Result<watch::Receiver<bool>> {
             std::thread::park_timeout(left);
         }
         eprintln!("error: the process did not stop in order within {} s", STOP_MAX.as_secs());
-        std::process::exit(i32::from(exit::CANNOT_GO_ON));
+        std::process::exit(i32::from(exit::EXIT_RESTART));
     })?;
     Ok(receiver)
 }

@@ -12,7 +12,7 @@ use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::{GatewayRecord, RootRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::limits::{
-    GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_LOOKS_MAX, GATEWAY_PARTS_MAX,
+    GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_PARTS_MAX, GATEWAY_READS_MAX,
 };
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy, coalesce_pieces, expire_uploads};
@@ -22,7 +22,7 @@ use larder_types::codec::encode;
 use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
-use super::gateway::{Candidate, Gateway, Shown};
+use super::gateway::{Candidate, Gateway, PublishedRegions};
 use super::{Member, RoleContext, RoleError, dismissed, end_of_run, status};
 use crate::credentials::{self, Root};
 use crate::metrics::{Metrics, ProxyMetrics};
@@ -33,13 +33,13 @@ use crate::serving::server_options;
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 
 /// Takes messages of managers, and calls of other proxies if this one is the gateway to other regions.
-struct ProxyFace {
+struct ProxyFrontend {
     presence: Presence,
     /// Not there before its session is open.
     proxy: Arc<OnceLock<Arc<ClusterProxy>>>,
     /// Places for changes, keys, parts of objects, lists, and deletions of buckets of other proxies' clients.
     changes: Arc<Semaphore>,
-    looks: Arc<Semaphore>,
+    scans: Arc<Semaphore>,
     parts: Arc<Semaphore>,
     lists: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
@@ -47,7 +47,7 @@ struct ProxyFace {
     metrics: Arc<Metrics>,
 }
 
-impl Handler<ProxyService> for ProxyFace {
+impl Handler<ProxyService> for ProxyFrontend {
     fn request(
         &self,
         from: &PeerIdentity,
@@ -64,7 +64,7 @@ impl Handler<ProxyService> for ProxyFace {
             return responder.answer(&ProxyReply::Counts, counts.into());
         }
         let places = match &call {
-            ProxyCall::Look(..) => &self.looks,
+            ProxyCall::Look(..) => &self.scans,
             ProxyCall::Part(_) => &self.parts,
             ProxyCall::List(..) | ProxyCall::Clients | ProxyCall::Keys | ProxyCall::Counts => {
                 &self.lists
@@ -148,7 +148,11 @@ fn root(
 }
 
 /// The error that ends a gateway; a proxy that is none waits for ever.
-async fn speaks(gateway: Option<Gateway>, proxy: &Arc<ClusterProxy>, shown: &Shown) -> RoleError {
+async fn serve_gateway(
+    gateway: Option<Gateway>,
+    proxy: &Arc<ClusterProxy>,
+    shown: &PublishedRegions,
+) -> RoleError {
     let Some(gateway) = gateway else { return std::future::pending().await };
     let Err(error) = gateway.run(proxy, shown).await;
     error
@@ -161,10 +165,9 @@ pub(super) async fn run(config: RoleConfig, mut context: RoleContext) -> Result<
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
     let (metrics, options) = (context.metrics.clone(), server_options(DRAIN_MAX));
     let server = Server::waiting(metrics, options, config.face()).map_err(RoleError::face)?;
-    let (regions, mut stop) = (Shown::default(), context.stop.clone());
+    let (regions, mut stop) = (PublishedRegions::default(), context.stop.clone());
     let mut serving = pin!(server.clone().serve(s3, async move { stop.told().await }));
-    let mut certificate_expiry =
-        pin!(stand_behind(&server, s3_address, &regions, (config, context)));
+    let mut certificate_expiry = pin!(stand_by(&server, s3_address, &regions, (config, context)));
     let outcome = tokio::select! {
         _drained = &mut serving => match server.has_begun() {
             true => Ok(()),
@@ -187,10 +190,10 @@ pub(super) async fn run(config: RoleConfig, mut context: RoleContext) -> Result<
 
 /// Gives the server its store, and keeps to the managers. Returns an error that ends the proxy, or when it is told to stop
 /// before it serves.
-async fn stand_behind(
+async fn stand_by(
     server: &Server<Metrics>,
     s3_address: SocketAddr,
-    regions: &Shown,
+    regions: &PublishedRegions,
     (config, mut context): (RoleConfig, RoleContext),
 ) -> Result<(), RoleError> {
     let was_member = config.dir.join(IDENTITY_FILE).exists();
@@ -205,11 +208,11 @@ async fn stand_behind(
     let run = Run { server: member.me, boot: member.boot, addresses, has: Vec::new() };
     let presence = Presence::start(managers.clone(), run);
     let shown_to_others = Arc::new(OnceLock::new());
-    let face = ProxyFace {
+    let face = ProxyFrontend {
         presence,
         proxy: shown_to_others.clone(),
         changes: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
-        looks: Arc::new(Semaphore::new(GATEWAY_LOOKS_MAX)),
+        scans: Arc::new(Semaphore::new(GATEWAY_READS_MAX)),
         parts: Arc::new(Semaphore::new(GATEWAY_PARTS_MAX)),
         lists: Arc::new(Semaphore::new(GATEWAY_LISTS_MAX)),
         deletions: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
@@ -248,7 +251,7 @@ async fn stand_behind(
     let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), member.me, regions.clone());
     let metrics = Box::new(metrics.with_keys(keys.clone()));
     let state = status::query::StatusQuery::new(&member.endpoint, managers.clone());
-    context.metrics.tell_state(Arc::new(state));
+    context.metrics.set_state_source(Arc::new(state));
     let certificate_expiry = member.renewal.certificate_expiry();
     context.show(Some(metrics), (certificate_expiry, member.endpoint.metrics()));
     // Before a request is checked: keys of the file may have been retired.
@@ -267,7 +270,7 @@ async fn stand_behind(
     let (me, boot) = (member.me, member.boot);
     Err(tokio::select! {
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => error,
-        error = speaks(gateway, &proxy, regions) => error,
+        error = serve_gateway(gateway, &proxy, regions) => error,
         older = older_map => older.into(),
         never = keys.follow(&*managers) => match never {},
     })

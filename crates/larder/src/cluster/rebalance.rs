@@ -26,7 +26,7 @@ use crate::wall_clock::utc;
 /// Most moves that are listed; the output says if there are more.
 pub(super) const MOVES_MAX: usize = 1000;
 /// Moves that are told one by one.
-const MOVES_TOLD_MAX: usize = 20;
+const MOVES_REPORTED_MAX: usize = 20;
 
 /// Tells what moves and what is to, or pauses it, or lets it go on.
 pub(crate) fn run(command: &RebalanceCommand) -> ExitCode {
@@ -177,11 +177,11 @@ fn moves(map: &Topology, seen: &BalanceOutlook) -> Vec<String> {
         let of = map.servers.values().find(|server| server.disks.contains_key(&disk));
         of.map_or_else(|| format!("disk {disk}"), |of| format!("disk {disk} of {}", of.name))
     };
-    let told = seen.next.iter().take(MOVES_TOLD_MAX);
+    let told = seen.next.iter().take(MOVES_REPORTED_MAX);
     let mut lines: Vec<String> = told
         .map(|it| format!("  volume {}: from {} to {}", it.lv, place(it.from), place(it.to)))
         .collect();
-    if let more @ 1.. = seen.next.len().saturating_sub(MOVES_TOLD_MAX) {
+    if let more @ 1.. = seen.next.len().saturating_sub(MOVES_REPORTED_MAX) {
         lines.push(format!("  and {more} more"));
     }
     lines

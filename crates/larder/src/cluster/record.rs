@@ -57,7 +57,7 @@ impl Record {
             version: VERSION,
             cluster: format!("{:016x}", entered.cluster.0),
             name: name.to_owned(),
-            managers: managers_told(&entered.managers),
+            managers: describe_managers(&entered.managers),
             servers: servers.collect(),
         }
     }
@@ -112,7 +112,7 @@ impl Record {
 }
 
 /// As a configuration has them.
-pub(crate) fn managers_told(managers: &[(ServerId, String)]) -> Vec<String> {
+pub(crate) fn describe_managers(managers: &[(ServerId, String)]) -> Vec<String> {
     managers.iter().map(|(id, address)| format!("{id}@{address}")).collect()
 }
 

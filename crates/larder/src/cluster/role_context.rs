@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{RoleConfig, RoleError, START_PATIENCE, bind};
+use super::{RoleConfig, RoleError, START_TIMEOUT, bind};
 use crate::metrics::{Metrics, RoleMetrics, serve_metrics};
 use crate::shutdown_notice::ShutdownNotice;
 
@@ -68,7 +68,7 @@ pub(crate) struct RoleContext {
     /// The metrics of all roles of the process.
     pub(super) metrics: Arc<Metrics>,
     /// For how long it waits for managers; as long as it takes, if for no time.
-    pub(super) patience: Option<Duration>,
+    pub(super) max_wait: Option<Duration>,
     pub(super) on_started: Option<OnStarted>,
 }
 
@@ -76,7 +76,7 @@ impl RoleContext {
     /// Of a role in a process of its own.
     pub(crate) fn alone(stop: Stop, sockets: Sockets, metrics: Arc<Metrics>) -> Self {
         let listens = Listens::Own(sockets);
-        Self { stop, listens, metrics, patience: Some(START_PATIENCE), on_started: None }
+        Self { stop, listens, metrics, max_wait: Some(START_TIMEOUT), on_started: None }
     }
 
     /// Of a role beside others, at one port. It waits for managers as long as it takes: they may be roles of machines
@@ -88,7 +88,7 @@ impl RoleContext {
         on_started: Option<OnStarted>,
     ) -> Self {
         let listens = Listens::Shared(port, colocated);
-        Self { stop, listens, metrics, patience: None, on_started }
+        Self { stop, listens, metrics, max_wait: None, on_started }
     }
 
     /// The servers of its process, if there are others.

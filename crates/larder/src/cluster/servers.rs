@@ -9,7 +9,7 @@ use larder_metalog::LogConfig;
 use larder_net::{Listener, Services};
 use larder_protocol::manager::state::{NewServer, ServerRole, Topology};
 use larder_protocol::placement::{FailureDomains, Weight};
-use larder_roles::data::node::{DataFace, DataNode, DataNodeConfig};
+use larder_roles::data::node::{DataHandler, DataNode, DataNodeConfig};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::meta::{MetaConfig, MetaServer, ServerConfig};
 use larder_roles::quorum::{Founding, Manager, ManagerConfig, found};
@@ -135,7 +135,7 @@ pub(super) async fn data(config: RoleConfig, mut context: RoleContext) -> Result
         () = context.stop.told() => return Ok(()),
     };
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy, Role::Data]);
-    let services = Services::new().with(callers, DataFace::new(node.clone(), &member.endpoint));
+    let services = Services::new().with(callers, DataHandler::new(node.clone(), &member.endpoint));
     let managers = member.managers();
     let listener = Listener::start(&member.endpoint, member.listen_socket, services);
     let listener = listener.map_err(RoleError::System)?;

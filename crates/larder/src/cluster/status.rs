@@ -5,11 +5,11 @@ mod bar;
 mod counts;
 mod doubts;
 pub(crate) mod growth;
+mod issues;
 pub(crate) mod observer;
 pub(crate) mod query;
 pub(crate) mod space;
 mod text;
-mod troubles;
 pub(crate) mod usage;
 mod verdict;
 
@@ -37,8 +37,8 @@ use crate::args::StatusArgs;
 use crate::health::volumes::Volumes;
 use crate::{breakdown, exit};
 use background::Background;
+use issues::HealthIssues;
 use space::{Space, Spaces};
-use troubles::HealthIssues;
 
 /// Has a terminal begin at its top.
 pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -51,7 +51,7 @@ struct Status {
     /// The worst that is wrong, with the remedy, in a line.
     verdict: String,
     /// The troubles that there are, with the time since when managers have observed each.
-    #[serde(serialize_with = "troubles::shown")]
+    #[serde(serialize_with = "issues::shown")]
     troubles: HealthIssues,
     cluster: String,
     /// The protocol's version that all its servers speak.
@@ -160,7 +160,7 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
     loop {
         if args.breakdown {
             let all = runtime.block_on(counts::ask(path))?;
-            let is_read = print(args, &all, breakdown::people)?;
+            let is_read = print(args, &all, breakdown::write_text)?;
             if !args.watch || !is_read {
                 return Ok(all.is_whole());
             }
@@ -168,7 +168,7 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
             continue;
         }
         let status = runtime.block_on(ask(path))?;
-        let is_read = print(args, &status, text::people)?;
+        let is_read = print(args, &status, text::write_text)?;
         if !args.watch || !is_read {
             return Ok(is_well(&status));
         }
@@ -186,7 +186,7 @@ async fn ask(path: &Path) -> Result<Status, RoleError> {
         (Peers::new(&endpoint), Peers::new(&endpoint), Peers::new(&endpoint));
     let (background, observed, disk_free_space) = join3(
         background::ask(&metas, &map),
-        troubles::ask(&others, &map, None),
+        issues::ask(&others, &map, None),
         DiskFreeSpace::ask(&datas, &map),
     )
     .await;
@@ -197,7 +197,7 @@ async fn ask(path: &Path) -> Result<Status, RoleError> {
 fn print<T: Serialize>(
     args: &StatusArgs,
     shown: &T,
-    people: fn(&mut StdoutLock<'static>, &T) -> std::io::Result<()>,
+    write_text: fn(&mut StdoutLock<'static>, &T) -> std::io::Result<()>,
 ) -> Result<bool, RoleError> {
     let mut out = std::io::stdout().lock();
     let clear = if args.watch && out.is_terminal() { CLEAR } else { "" };
@@ -206,7 +206,7 @@ fn print<T: Serialize>(
             .map_err(std::io::Error::from)
             .and_then(|()| writeln!(out))
     } else {
-        out.write_all(clear.as_bytes()).and_then(|()| people(&mut out, shown))
+        out.write_all(clear.as_bytes()).and_then(|()| write_text(&mut out, shown))
     };
     match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &DevClusterArgs, reached_by: &[&'static str]) -> ExitCod
 fn start(args: &DevClusterArgs, reached_by: &[&'static str]) -> Result<(), DevError> {
     let (layout, _held) = make::open_or_make(args)?;
     let (woken, wakes) = sync_channel(WOKEN_MAX);
-    heed_signals(woken.clone())?;
+    watch_signals(woken.clone())?;
     let mut processes = Vec::new();
     let threads = layout::threads(layout.nodes.len());
     for (number, node) in layout.nodes.iter().enumerate() {
@@ -151,7 +151,7 @@ fn ready_and_watch(
         }
         match wakes.recv_timeout(READY_PAUSE) {
             Ok(Woken::Signal) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Ok(Woken::Process(part, happened)) => tell(&part, &happened),
+            Ok(Woken::Process(part, happened)) => print_event(&part, &happened),
             Err(RecvTimeoutError::Timeout) => waiting.retain(|s3| !is_ready(s3)),
         }
     }
@@ -161,7 +161,7 @@ fn ready_and_watch(
     loop {
         match wakes.recv() {
             Ok(Woken::Signal) | Err(_) => return Ok(()),
-            Ok(Woken::Process(part, happened)) => tell(&part, &happened),
+            Ok(Woken::Process(part, happened)) => print_event(&part, &happened),
         }
     }
 }
@@ -203,7 +203,7 @@ fn announce(args: &DevClusterArgs, report: &Report) -> std::io::Result<()> {
     Ok(())
 }
 
-fn tell(part: &Part, happened: &Happened) {
+fn print_event(part: &Part, happened: &Happened) {
     if let Happened::Ended(how) = happened {
         eprintln!(
             "node {}: the {} process ended: {how}; see {}",
@@ -216,10 +216,10 @@ fn tell(part: &Part, happened: &Happened) {
 
 /// True if a proxy serves every placement group, and new objects have their disks.
 fn is_ready(s3: &str) -> bool {
-    ["/readyz", "/healthz/cluster"].into_iter().all(|path| says_yes(s3, path))
+    ["/readyz", "/healthz/cluster"].into_iter().all(|path| answers_ok(s3, path))
 }
 
-fn says_yes(s3: &str, path: &str) -> bool {
+fn answers_ok(s3: &str, path: &str) -> bool {
     let ask = || -> std::io::Result<bool> {
         let address = s3.parse().map_err(std::io::Error::other)?;
         let mut stream = TcpStream::connect_timeout(&address, PROBE_MAX)?;
@@ -233,7 +233,7 @@ fn says_yes(s3: &str, path: &str) -> bool {
 }
 
 /// Tells of SIGTERM and SIGINT.
-fn heed_signals(woken: SyncSender<Woken>) -> Result<(), DevError> {
+fn watch_signals(woken: SyncSender<Woken>) -> Result<(), DevError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(DevError::System)?;
     let (mut terminate, mut interrupt) = {

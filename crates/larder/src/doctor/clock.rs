@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nobody_keeps_is_a_warning() {
+    fn an_unsynchronized_clock_is_a_warning() {
         assert_eq!(kept("yes").grade, Grade::Ok);
         assert_eq!(kept("no").grade, Grade::Warning);
     }

@@ -186,10 +186,10 @@ fn print(findings: &[Finding], as_json: bool) -> std::io::Result<()> {
         serde_json::to_writer(&mut out, findings)?;
         return writeln!(out);
     }
-    people(&mut out, findings)
+    write_text(&mut out, findings)
 }
 
-fn people(out: &mut impl Write, findings: &[Finding]) -> std::io::Result<()> {
+fn write_text(out: &mut impl Write, findings: &[Finding]) -> std::io::Result<()> {
     for Finding { check, grade, saw, remedy } in findings {
         let grade = match grade {
             Grade::Ok => "ok",
@@ -219,7 +219,7 @@ mod tests {
             Finding::fault("port", "9000 is taken", "name another"),
         ];
         let mut shown = Vec::new();
-        people(&mut shown, &findings).unwrap();
+        write_text(&mut shown, &findings).unwrap();
         let expected = "\
 ok       clock        kept by chrony
 WARNING  memory       512 MiB

@@ -30,9 +30,9 @@ use crate::private_file;
 /// Time that proxies have to take new keys, before the command says which have not.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 /// Time that a proxy has to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two questions.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where new keys are kept.
 pub(super) enum KeyPlace {
@@ -90,7 +90,7 @@ impl Keeper {
             }
             let proxies = cluster.proxies(&map).await;
             let generation = map.root_generation();
-            lines.extend(proxies.values().map(|proxy| proxy.told(generation)));
+            lines.extend(proxies.values().map(|proxy| proxy.describe(generation)));
             let mut taken = proxies.values().filter_map(|proxy| proxy.taken.as_ref());
             let first = taken.next().map(|it| (&it.access_key, it.generation));
             let differ = taken.any(|it| Some((&it.access_key, it.generation)) != first);
@@ -147,7 +147,7 @@ impl Keeper {
                     self.hint
                 ),
             });
-            lines.extend(proxies.values().map(|proxy| proxy.told(generation + 1)));
+            lines.extend(proxies.values().map(|proxy| proxy.describe(generation + 1)));
             Ok(Done { lines, is_whole: is_kept && count == all })
         })
     }
@@ -159,7 +159,7 @@ impl Keeper {
             let generation = map.root_generation();
             if !yes {
                 let proxies = cluster.proxies(&map).await;
-                let mut lines = told(&proxies, generation);
+                let mut lines = describe(&proxies, generation);
                 let has_previous = map.root.as_ref().is_some_and(|root| root.previous.is_some());
                 lines.push(match has_previous {
                     true => "requests signed with the pair before would be refused. Nothing was changed: to do it, \
@@ -186,7 +186,7 @@ impl Keeper {
                     "the pair before is retired: generation {generation}; {count} of {all} proxies refuse it"
                 ),
             }];
-            lines.extend(told(&proxies, generation));
+            lines.extend(describe(&proxies, generation));
             Ok(Done { lines, is_whole: count == all })
         })
     }
@@ -300,7 +300,7 @@ impl Keeper {
             if Instant::now() >= until {
                 break;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         let told = format!(
             "BOTH OF ITS KEYS ARE IN {}: this machine's proxy has not written {}",
@@ -341,7 +341,7 @@ impl Cluster {
             let peer = peers.of(map, id).filter(|_| is_up);
             let name = record.name.clone();
             asked.spawn(async move {
-                let deadline = Instant::now() + PATIENCE;
+                let deadline = Instant::now() + TIMEOUT;
                 let taken = match &peer {
                     Some(peer) => peer.call(&ProxyCall::Keys, Bytes::new(), deadline).await.ok(),
                     None => None,
@@ -365,13 +365,13 @@ impl Cluster {
             if !proxies.values().any(waits) || Instant::now() >= until {
                 return proxies;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-fn told(proxies: &Proxies, generation: u32) -> Vec<String> {
-    proxies.values().map(|proxy| proxy.told(generation)).collect()
+fn describe(proxies: &Proxies, generation: u32) -> Vec<String> {
+    proxies.values().map(|proxy| proxy.describe(generation)).collect()
 }
 
 /// Number of proxies that take this generation.
@@ -406,7 +406,7 @@ impl Proxy {
         self.taken.as_ref().is_some_and(takes)
     }
 
-    fn told(&self, generation: u32) -> String {
+    fn describe(&self, generation: u32) -> String {
         let what = match &self.taken {
             None => {
                 let what = if self.is_up { "DOES NOT ANSWER" } else { "is not reached" };

@@ -16,7 +16,7 @@ use super::{Done, KeysError, NewKeys, used};
 use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind};
 use crate::root_keys::KeysStatus;
-use crate::store_status::{SocketRequest, ask_keys};
+use crate::store_status::{SocketRequest, request_keys};
 
 /// Time that another command has to end.
 const LOCKED_WITHIN: Duration = Duration::from_secs(15);
@@ -77,7 +77,7 @@ impl<'a> Locked<'a> {
 
     /// Has the process take what the file has.
     fn read_anew(&self) -> Result<Option<KeysStatus>, KeysError> {
-        ask_keys(self.dir, SocketRequest::ReadAnew).map_err(|error| {
+        request_keys(self.dir, SocketRequest::ReadAnew).map_err(|error| {
             KeysError::NotDone(format!(
                 "the file has changed, and the running server may not have taken it: {error}. Run `larder keys status \
                  {}`, or restart it",
@@ -141,7 +141,7 @@ fn is_larders(path: &Path) -> Result<(), KeysError> {
 
 /// Keys that the process takes; `None` if no process runs.
 fn now(dir: &Path) -> Result<Option<KeysStatus>, KeysError> {
-    let asked = ask_keys(dir, SocketRequest::Now);
+    let asked = request_keys(dir, SocketRequest::Now);
     asked.map_err(|error| KeysError::NotDone(format!("nothing was changed: {error}")))
 }
 

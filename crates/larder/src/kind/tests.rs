@@ -260,7 +260,7 @@ fn a_directory_inside_another_is_refused() {
 }
 
 #[test]
-fn a_development_clusters_servers_lie_inside_it_and_nothing_else_does() {
+fn a_development_clusters_directory_holds_its_servers_alone() {
     let dir = tempfile::tempdir().unwrap();
     unmarked(Kind::DevCluster, dir.path());
     for (role, kind) in [("manager", Kind::Manager), ("meta", Kind::Meta), ("proxy", Kind::Proxy)] {
@@ -281,7 +281,7 @@ fn roles_beside_each_other_are_no_machine_around_them() {
 }
 
 #[test]
-fn backend_and_directory_lie_apart() {
+fn a_backend_that_overlaps_the_directory_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let at = |name: &str| scratch.path().join(name).display().to_string();
     for (dir, backend) in [("d", "d"), ("d", "d/kv"), ("d/worker", "d"), ("d", "x/../d")] {
@@ -326,7 +326,7 @@ fn a_store_with_what_wrong_commands_left_is_a_store() {
 }
 
 #[test]
-fn a_marker_that_cannot_be_read_says_what_to_do() {
+fn an_unreadable_marker_is_reported_with_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let marker = dir.path().join(MARKER);
     let told = || check(dir.path(), Kind::Store).unwrap_err().to_string();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_that_nobody_has_seen_gets_no_name() {
+    fn an_unknown_bucket_id_gets_no_name() {
         let requests = BucketRequests::default();
         requests.count(name("nowhere"), Kind::Read, (0, 300), false);
         assert!(!lines(&requests).iter().any(|line| line.contains("nowhere")));

@@ -26,14 +26,14 @@ const OF_BUCKET: [OfBucket; 2] = [
 
 /// The part of the metrics that tells of buckets.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+struct BucketRanking {
     by_name: Vec<(BucketName, ObjectCount)>,
     /// Buckets that are not shown by name, and what they have.
     rest: usize,
     of_rest: ObjectCount,
 }
 
-impl Shown {
+impl BucketRanking {
     /// The largest of these by name, the rest in sum.
     fn of(mut buckets: Vec<(Option<BucketName>, ObjectCount)>) -> Self {
         // Of equally large ones the same at each scrape.
@@ -72,7 +72,7 @@ pub(super) fn write(meta: &Meta, out: &mut String) -> std::fmt::Result {
     let used = meta.bucket_use();
     let names = meta.bucket_names();
     let named = used.counts.iter().map(|(bucket, count)| (names.get(bucket).cloned(), *count));
-    Shown::of(named.collect()).write(out)?;
+    BucketRanking::of(named.collect()).write(out)?;
     let help = "Placement groups that the server leads, and whose objects are not counted yet";
     write_gauge(out, "pgs_uncounted", help, used.uncounted as f64)
 }
@@ -91,7 +91,7 @@ mod tests {
             .map(|at| bucket(&format!("bucket-{at:03}"), 2, 1000 + at))
             .collect();
         all.push((None, ObjectCount { objects: 1, bytes: 1 << 40 }));
-        let shown = Shown::of(all);
+        let shown = BucketRanking::of(all);
         assert_eq!(shown.by_name.len(), BUCKETS_SHOWN_MAX);
         assert_eq!(shown.by_name[0].0.as_str(), "bucket-101");
         let of_rest = ObjectCount { objects: 5, bytes: (1 << 40) + 1000 + 1001 };
@@ -101,7 +101,9 @@ mod tests {
     #[test]
     fn a_bucket_is_written_with_its_name() {
         let mut out = String::new();
-        Shown::of(vec![bucket("photos", 3, 70), bucket("empty", 1, 0)]).write(&mut out).unwrap();
+        BucketRanking::of(vec![bucket("photos", 3, 70), bucket("empty", 1, 0)])
+            .write(&mut out)
+            .unwrap();
         for line in [
             "larder_bucket_objects{bucket=\"photos\"} 3",
             "larder_bucket_bytes{bucket=\"photos\"} 70",

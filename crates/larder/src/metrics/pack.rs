@@ -57,7 +57,7 @@ impl RoleMetrics for PackMetrics {
             (
                 "pack_sealed_asked",
                 "Blobs closed for a flush, a backup, or repacking",
-                load(&counters.sealed_asked),
+                load(&counters.sealed_on_request),
             ),
             (
                 "pack_failed_uploads",

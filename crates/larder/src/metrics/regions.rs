@@ -46,7 +46,7 @@ const PASSED: [OfLink; 8] = [
     ("region_requests_failed", "Those that were not answered, or declined", |it| it.failed.get()),
     ("region_requests_answered", "Requests of the region", |it| it.answered.get()),
     ("region_requests_declined", "Those that were declined", |it| it.declined.get()),
-    ("region_bytes_asked", "Bytes of requests to the region", |it| it.bytes_asked.get()),
+    ("region_bytes_asked", "Bytes of requests to the region", |it| it.bytes_requested.get()),
     ("region_bytes_received", "Bytes of its answers", |it| it.bytes_told.get()),
     ("region_bytes_sent", "Bytes of answers to it", |it| it.bytes_answered.get()),
     ("region_bytes_spared", "Bytes by which compression made answers to it shorter", |it| {

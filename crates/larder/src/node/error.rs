@@ -117,7 +117,7 @@ impl NodeError {
             Self::Role(error) => error.code(),
             Self::Serving(error) => error.code(),
             Self::AllRemoved { .. } => exit::REMOVED,
-            Self::ManagerReturned { .. } => exit::CANNOT_GO_ON,
+            Self::ManagerReturned { .. } => exit::EXIT_RESTART,
             _ => exit::CANNOT_START,
         }
     }

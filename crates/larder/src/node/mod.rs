@@ -37,7 +37,7 @@ use crate::config::{Config, check_device};
 use crate::credentials::CredentialsError;
 use crate::kind::{self, Kind, LockedDirectory};
 use crate::metrics::{Metrics, serve_metrics};
-use crate::serving::{bind, check_face, metrics_listener};
+use crate::serving::{bind, check_gateway_options, metrics_listener};
 use crate::shutdown_notice::ShutdownNotice;
 use crate::{announce, credentials};
 pub(crate) use error::NodeError;
@@ -47,7 +47,7 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     kind::check(dir, Kind::Machine)?;
     let record = Record::load(dir)?;
     let name = own_name::found_out(config, record.as_ref())?;
-    check_face(&config.face())?;
+    check_gateway_options(&config.face())?;
     if record.is_none() {
         check_new(dir, config, &name)?;
     }
@@ -152,7 +152,7 @@ async fn serve(
             record
         }
         None => tokio::select! {
-            entered = come_in(dir, config, name, &port) => entered?,
+            entered = enter_cluster(dir, config, name, &port) => entered?,
             () = stop.told() => return Ok(()),
         },
     };
@@ -172,11 +172,11 @@ async fn serve(
         (false, _) => Some(credentials::load_file(&file)?),
     };
     announce::machine(name, machines, listen, root.as_ref(), dir);
-    run::until_told(run::Machine { dir, config, record, port, metrics }, stop).await
+    run::run_until_stopped(run::Machine { dir, config, record, port, metrics }, stop).await
 }
 
 /// Has the machine come in, and keeps what it is.
-async fn come_in(
+async fn enter_cluster(
     dir: &Path,
     config: &Config,
     name: &str,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_keeps_its_name_and_says_what_to_do_when_it_is_listed_no_more() {
+    fn a_directory_missing_from_the_list_of_peers_is_refused_with_the_remedy() {
         let record = Record { name: "b:1".to_owned(), ..Record::default() };
         let config = |peers: &[&str], me: Option<&str>| Config {
             peers: list(peers),

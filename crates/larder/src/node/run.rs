@@ -15,7 +15,7 @@ use larder_net::Port;
 use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::Colocated;
-use larder_roles::node::{Admission, keep_door, role_name};
+use larder_roles::node::{Admission, admit_machines, role_name};
 use larder_roles::quorum::LOG_FILE;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -49,12 +49,15 @@ fn secret_for_others(config: &Config) -> Option<PeerSecret> {
 }
 
 /// Interval of checks for a lost manager's directory. No file system announces that it was mounted.
-const MANAGER_LOOK: Duration = Duration::from_secs(1);
+const MANAGER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 type Ended = (ServerRole, Result<(), RoleError>);
 
 /// Runs all roles until the process is told to stop, or one of them cannot go on.
-pub(super) async fn until_told(machine: Machine<'_>, mut stop: Stop) -> Result<(), NodeError> {
+pub(super) async fn run_until_stopped(
+    machine: Machine<'_>,
+    mut stop: Stop,
+) -> Result<(), NodeError> {
     let (mut running, mut stops) = (JoinSet::new(), BTreeMap::new());
     let returned = machine.manager_returns();
     tokio::pin!(returned);
@@ -157,7 +160,7 @@ impl Machine<'_> {
             if !is_lost {
                 return std::future::pending().await;
             }
-            let mut looks = tokio::time::interval(MANAGER_LOOK);
+            let mut looks = tokio::time::interval(MANAGER_POLL_INTERVAL);
             while !self.has_manager() {
                 looks.tick().await;
             }
@@ -198,7 +201,7 @@ impl Machine<'_> {
         let port = self.port.clone();
         let answer = move |admission| {
             if let Some(secret) = secret
-                && let Err(error) = keep_door(&port, secret, admission)
+                && let Err(error) = admit_machines(&port, secret, admission)
             {
                 tracing::error!(%error, "this machine cannot answer discovery requests");
             }

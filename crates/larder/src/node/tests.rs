@@ -13,7 +13,7 @@ fn write(dir: &Path, names: &[&str]) {
 }
 
 #[test]
-fn a_single_nodes_store_is_told_apart() {
+fn a_single_nodes_store_is_recognized() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("log")).unwrap();
     fs::write(dir.path().join(LOCK_FILE), "").unwrap();

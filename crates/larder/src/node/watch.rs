@@ -10,7 +10,7 @@ use larder_roles::managers::{Managers, ManagersClient};
 use larder_roles::node::node_of;
 use larder_types::ServerId;
 
-use crate::cluster::record::{Record, managers_told};
+use crate::cluster::record::{Record, describe_managers};
 
 /// See the module's head.
 pub(super) struct Watch {
@@ -32,7 +32,7 @@ impl Watch {
             if map.founded.is_some() {
                 let differences = differences(&map, &self.peers);
                 if told.as_ref() != Some(&differences) {
-                    differences.tell();
+                    differences.log();
                     told = Some(differences);
                 }
                 self.keep_managers(&map).await;
@@ -44,7 +44,7 @@ impl Watch {
     }
 
     async fn keep_managers(&mut self, map: &Topology) {
-        let managers = managers_told(&managers_in(map));
+        let managers = describe_managers(&managers_in(map));
         if managers.is_empty() || managers == self.record.managers {
             return;
         }
@@ -85,7 +85,7 @@ fn differences(map: &Topology, peers: &[String]) -> Differences {
 }
 
 impl Differences {
-    fn tell(&self) {
+    fn log(&self) {
         for machine in &self.unlisted {
             tracing::warn!(
                 %machine,
@@ -110,7 +110,7 @@ mod tests {
     use crate::cluster::config::Found;
 
     #[test]
-    fn machines_that_are_not_listed_and_peers_that_have_not_joined_are_told() {
+    fn unlisted_machines_and_missing_peers_are_reported() {
         let found = Found { name: String::new(), pg_count: 8, copies: 1, volume_mib: 64 };
         let mut map = Topology::default();
         let settings = crate::cluster::settings(&found);

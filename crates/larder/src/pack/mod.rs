@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use larder_mount::Mounted;
 use larder_pack::{Acknowledge, Backend, PackConfig, Packer, Packing, Prices, Sharing, WorkerName};
-use larder_s3::{FaceOptions, S3Service};
+use larder_s3::{GatewayOptions, S3Service};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
@@ -24,8 +24,8 @@ use crate::config::{self, Config, LogFormat, Notice};
 use crate::kind::{self, Kind};
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::serving::{
-    ServingError, bind, check_face, metrics_listener, serve_until_told, server_of, told_to_stop,
-    unless_fatal,
+    ServingError, bind, check_gateway_options, metrics_listener, serve_until_stopped, server_of,
+    stop_signal, unless_fatal,
 };
 use crate::shutdown_notice::ShutdownNotice;
 use crate::{announce, credentials, exit, logging};
@@ -144,7 +144,7 @@ fn serve(args: &PackServeArgs) -> Result<(), WorkerError> {
     }
     kind::check(&args.dir, Kind::Worker)?;
     logging::start(settings.log_format);
-    let options = FaceOptions {
+    let options = GatewayOptions {
         region: settings.region.clone(),
         domains: settings.domains.clone(),
         version_2: settings.presigned_v2,
@@ -187,10 +187,10 @@ fn serve(args: &PackServeArgs) -> Result<(), WorkerError> {
 fn check(
     args: &PackServeArgs,
     config: &PackConfig,
-    options: &FaceOptions,
+    options: &GatewayOptions,
 ) -> Result<(), WorkerError> {
     config.check()?;
-    check_face(options)?;
+    check_gateway_options(options)?;
     Backend::check(&args.backend)?;
     if let Some(backend) = args.backend.strip_prefix("file://") {
         kind::check_backend(Path::new(backend), &args.dir)?;
@@ -276,7 +276,7 @@ async fn listen_and_serve(
     mounted: Option<&Mounted<Packer>>,
     args: &PackServeArgs,
     bound: Bound,
-    options: FaceOptions,
+    options: GatewayOptions,
     is_new: bool,
 ) -> Result<(), WorkerError> {
     let metrics = Arc::new(Metrics::new(PackMetrics::new(packer.clone())));
@@ -295,7 +295,7 @@ async fn listen_and_serve(
     let Some(listener) = bound.s3 else {
         // Nobody asks if it serves.
         let leaving = ShutdownNotice::new(Notice::default(), metrics);
-        return Ok(unless_fatal(told_to_stop(packer.fatal(), leaving)?, packer.fatal()).await?);
+        return Ok(unless_fatal(stop_signal(packer.fatal(), leaving)?, packer.fatal()).await?);
     };
     let file = args.dir.join(credentials::FILE);
     let root = credentials::load(&file).map_err(ServingError::from)?;
@@ -309,5 +309,5 @@ async fn listen_and_serve(
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());
     announce::serves(addr, metrics_addr, &root, &region, &args.dir);
-    Ok(serve_until_told(listener, server, (packer.fatal(), leaving)).await?)
+    Ok(serve_until_stopped(listener, server, (packer.fatal(), leaving)).await?)
 }

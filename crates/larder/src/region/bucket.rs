@@ -21,13 +21,13 @@ use crate::exit;
 use crate::kind::{self, Kind};
 
 /// Longest wait of the command for what it asks for.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// Time after which the server has said why a bucket is not shared.
 const STATUS_TIME: Duration = Duration::from_secs(3);
 /// Told of an order that is not carried out in time.
 const WAITS: &str = "ordered, and not so yet: the server goes on trying, also when it is started later; order the opposite to take it back";
 /// Pause between two looks at the map, which a server changes at any time.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     let dir = &args.dir;
@@ -36,7 +36,10 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     let Some(name) = args.bucket.as_deref() else {
         let records = if is_store { of_store(dir)? } else { managers::records(dir)? };
         for record in &records {
-            println!("{}", told(&record.name, record.sharing, why(dir, &record.name).as_deref()));
+            println!(
+                "{}",
+                describe(&record.name, record.sharing, why(dir, &record.name).as_deref())
+            );
         }
         return Ok(exit::OK);
     };
@@ -64,10 +67,10 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     let until = Instant::now() + STATUS_TIME;
     // The server writes its status once a second.
     while is_refused && reason.is_none() && Instant::now() < until {
-        runtime.block_on(async { sleep(LOOK).await });
+        runtime.block_on(async { sleep(POLL_INTERVAL).await });
         reason = why(dir, &bucket);
     }
-    println!("{}", told(&bucket, sharing, reason.as_deref()));
+    println!("{}", describe(&bucket, sharing, reason.as_deref()));
     let is_so = !is_refused && wanted.is_none_or(|is_local| is_over(sharing, is_local));
     if !is_so && !is_refused {
         println!("{WAITS}");
@@ -122,7 +125,7 @@ async fn set(
         Some(_) | None => {}
     }
     larder_link::ask(dir, SharingSetting { bucket: bucket.clone(), is_local })?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         let is_taken = !is_asked()?;
         let now = record()?.map(|record| record.sharing);
@@ -130,7 +133,7 @@ async fn set(
             Some(sharing) if is_taken && is_over(sharing, is_local) => return Ok(Some(sharing)),
             None if is_taken && !is_local => return Err(no_such()),
             now if Instant::now() >= until => return Ok(now.filter(|_| is_taken)),
-            Some(_) | None => sleep(LOOK).await,
+            Some(_) | None => sleep(POLL_INTERVAL).await,
         }
     }
 }
@@ -166,7 +169,7 @@ fn set_of_cluster(
             return Ok(set.sharing);
         }
         // The gateway goes on, and the map shows the result. It may be late.
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut versions = managers.versions();
         loop {
             let seen = now().filter(|record| record.epoch >= set.epoch);
@@ -199,7 +202,7 @@ fn why(dir: &Path, bucket: &BucketName) -> Option<String> {
 }
 
 /// A setting as a sentence, and why it is not what was asked for.
-fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> String {
+fn describe(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> String {
     let why = why.map(|why| format!("\n  {why}")).unwrap_or_default();
     match sharing {
         Sharing::All => format!("{bucket} is shared with the other regions"),
@@ -227,14 +230,17 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_that_is_not_shared_is_told_with_the_reason() {
+    fn the_reason_why_a_bucket_is_not_shared_is_reported() {
         let name = BucketName::new("logs").unwrap();
-        let text = told(&name, Sharing::Local, Some("region us has a bucket of this name"));
+        let text = describe(&name, Sharing::Local, Some("region us has a bucket of this name"));
         assert_eq!(
             text,
             "logs is local: this region alone has it\n  region us has a bucket of this name"
         );
-        assert_eq!(told(&name, Sharing::All, Some("old")), "logs is shared with the other regions");
-        assert!(!told(&name, Sharing::Renewing, Some("stale")).contains("stale"));
+        assert_eq!(
+            describe(&name, Sharing::All, Some("old")),
+            "logs is shared with the other regions"
+        );
+        assert!(!describe(&name, Sharing::Renewing, Some("stale")).contains("stale"));
     }
 }

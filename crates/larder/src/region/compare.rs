@@ -195,7 +195,7 @@ pub(crate) async fn compare(args: &CompareArgs) -> Result<bool, RegionAccessErro
         let (in_first, in_second) = (first.contains(bucket), second.contains(bucket));
         if in_first && in_second {
             let (counts, keys) = merged([listing(one)?, listing(other)?], args.keys).await?;
-            println!("{}", told(bucket, names, &counts));
+            println!("{}", describe(bucket, names, &counts));
             keys.iter().for_each(|key| println!("  {key}"));
             differing += counts.differing();
         } else {
@@ -244,7 +244,7 @@ async fn merged(
 }
 
 /// Says how a bucket differs.
-fn told(bucket: &BucketName, [one, other]: [&str; 2], counts: &Counts) -> String {
+fn describe(bucket: &BucketName, [one, other]: [&str; 2], counts: &Counts) -> String {
     let mut parts = vec![format!("{} the same", counts.same)];
     for (name, count) in [one, other].into_iter().zip(counts.only) {
         parts.push(format!("{count} only in {name}"));
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(counts, Counts { same: 1, only: [0, 1], newer: [1, 1], at_once: 1 });
         let name = BucketName::new("photos").expect("a name");
         assert_eq!(
-            told(&name, ["eu", "us"], &counts),
+            describe(&name, ["eu", "us"], &counts),
             "photos: in both, 1 the same, 0 only in eu, 1 only in us, 3 with two contents (eu's is newer of 1, us's is newer of \
              1, 1 were put within one second)"
         );

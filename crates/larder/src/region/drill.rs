@@ -18,11 +18,11 @@ use tokio::time::{Instant, sleep};
 use crate::args::region::{DrillArgs, Named};
 
 /// Time from one look at a region to the next.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time allowed for one request.
 pub(super) const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Factor by which it waits longer for a person who stops or starts a server than for an object.
-const PEOPLE_TIMES: u32 = 10;
+const DRILL_TIME_FACTOR: u32 = 10;
 /// Bytes of an object that is put: not kept inline.
 const OBJECT_BYTES: u64 = 100_000;
 
@@ -135,7 +135,7 @@ impl DrillRegion {
                 {
                     return Err(self.failed(format!("a look at {key}"))(error));
                 }
-                Ok(false) | Err(_) if Instant::now() < deadline => sleep(LOOK_INTERVAL).await,
+                Ok(false) | Err(_) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
                 Ok(false) | Err(_) => {
                     let (region, what) = (self.name.clone(), format!("that {key} {what}"));
                     return Err(RegionAccessError::Late { region, what, seconds });
@@ -165,7 +165,7 @@ impl DrillRegion {
                 let (region, seconds) = (self.name.clone(), within.as_secs());
                 return Err(RegionAccessError::Late { region, what: what.to_owned(), seconds });
             }
-            sleep(LOOK_INTERVAL).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
@@ -260,7 +260,7 @@ impl Drill {
 
     /// Has a region stopped, changes objects in another, and waits until the region shows that once it is back.
     async fn without(&mut self, away: &str) -> Result<(), RegionAccessError> {
-        let people = PEOPLE_TIMES * Duration::from_secs(self.seconds);
+        let write_text = DRILL_TIME_FACTOR * Duration::from_secs(self.seconds);
         let at = self.sites.iter().position(|site| site.name == away);
         let mut gone =
             self.sites.remove(at.ok_or_else(|| RegionAccessError::NoSuch(away.to_owned()))?);
@@ -269,14 +269,14 @@ impl Drill {
         gone.put(&before, "put before").await?;
         self.all_show("an object of the region that goes", &before, old).await?;
         println!("STOP the server of {away} now");
-        gone.answers(false, people).await?;
+        gone.answers(false, write_text).await?;
         println!("{away} does not answer");
         self.sites[0].put(&meanwhile, "put meanwhile").await?;
         self.sites[0].delete(&before).await?;
         self.all_show("an object that is put meanwhile", &meanwhile, new).await?;
         self.all_show("a deletion meanwhile", &before, Shows::Nothing).await?;
         println!("START the server of {away} again");
-        gone.answers(true, people).await?;
+        gone.answers(true, write_text).await?;
         let begun = Instant::now();
         gone.until(&meanwhile, new, self.seconds).await?;
         gone.until(&before, Shows::Nothing, self.seconds).await?;

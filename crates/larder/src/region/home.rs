@@ -15,9 +15,9 @@ use crate::args::region::{HomeArgs, Place};
 use crate::exit;
 
 /// Longest wait of the command for its order to be carried out.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// Pause between two looks at the status, which the server writes every second.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
     let dir = &args.dir;
@@ -25,13 +25,13 @@ pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
     let Some(name) = args.bucket.as_deref() else {
         let status = heard(dir)?;
         let homes = status.homes.iter();
-        homes.for_each(|known| println!("{}", told(&members, &known.bucket, Some(known))));
+        homes.for_each(|known| println!("{}", describe(&members, &known.bucket, Some(known))));
         return Ok(exit::OK);
     };
     let bucket = BucketName::new(name).map_err(|_| RegionError::NoBucket(name.to_owned()))?;
     let wanted = match args.place {
         None => {
-            println!("{}", told(&members, name, of(&heard(dir)?, name)));
+            println!("{}", describe(&members, name, of(&heard(dir)?, name)));
             return Ok(exit::OK);
         }
         Some(Place::Here) if args.all_writes => Order::Here(HomeScope::Writes),
@@ -55,7 +55,7 @@ async fn outcome(
     bucket: &str,
     wanted: Order,
 ) -> Result<u8, RegionError> {
-    let (deadline, mut taken_ms) = (Instant::now() + PATIENCE, None);
+    let (deadline, mut taken_ms) = (Instant::now() + TIMEOUT, None);
     loop {
         let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
         if !larder_link::asked::<HomeOrder>(dir)?.iter().any(|it| it.bucket.as_str() == bucket) {
@@ -66,13 +66,13 @@ async fn outcome(
         let later = |status: &&RegionStatus| taken_ms.is_some_and(|at| status.written_ms > at);
         if let Some(status) = status.as_ref().filter(later) {
             let known = of(status, bucket);
-            println!("{}", told(members, bucket, known));
+            println!("{}", describe(members, bucket, known));
             return Ok(if is_so(known, wanted) { exit::OK } else { exit::FAULTS });
         }
         if Instant::now() >= deadline {
             let waits = match &status {
                 Some(status) => {
-                    println!("{}", told(members, bucket, of(status, bucket)));
+                    println!("{}", describe(members, bucket, of(status, bucket)));
                     "the server goes on trying; `larder region home` shows what comes of it"
                 }
                 None => "its server does not run: it is carried out once it does",
@@ -80,7 +80,7 @@ async fn outcome(
             println!("ordered, and not so yet: {waits}. Order the opposite to take it back");
             return Ok(exit::FAULTS);
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -101,7 +101,7 @@ fn is_so(known: Option<&HomeStatus>, wanted: Order) -> bool {
 }
 
 /// Describes a bucket's home in sentences.
-pub(super) fn told(members: &Members, bucket: &str, known: Option<&HomeStatus>) -> String {
+pub(super) fn describe(members: &Members, bucket: &str, known: Option<&HomeStatus>) -> String {
     let name = |number| match members.peer(number) {
         _ if members.own.number == number => "this region".to_owned(),
         Some(peer) => format!("region {number} ({})", peer.name),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_carried_out_once_the_record_says_so() {
+    fn an_order_is_executed_once_it_is_recorded() {
         let here = Order::Here(HomeScope::Conditions);
         let is = |known: HomeStatus, wanted| is_so(Some(&known), wanted);
         let state = |state| status(state, HomeScope::Conditions);
@@ -186,23 +186,23 @@ mod tests {
         let members =
             larder_link::found(dir.path(), name, "127.0.0.1:7001".to_owned(), address).unwrap();
         let here = status(HomeState::Here, HomeScope::Writes);
-        let text = told(&members, "photos", Some(&here));
+        let text = describe(&members, "photos", Some(&here));
         assert_eq!(text, "this region is the home of photos: all changes go there");
         let order = Some(Order::Here(HomeScope::Conditions));
         let why = Some("region us does not answer".to_owned());
         let waits = HomeStatus { order, why, ..status(HomeState::Nowhere, HomeScope::Conditions) };
-        let text = told(&members, "photos", Some(&waits));
+        let text = describe(&members, "photos", Some(&waits));
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[1], "  ordered: this region is to be the home");
         assert_eq!(lines[2], "  not yet: region us does not answer");
         assert!(
-            told(&members, "photos", None).starts_with("photos has no home, or is not there: ")
+            describe(&members, "photos", None).starts_with("photos has no home, or is not there: ")
         );
         let term = HomeTerm { count: 3, of: RegionId(7) };
         let gone = Home { term, ..status(HomeState::Given, HomeScope::Writes).home.unwrap() };
         let gone = HomeStatus { home: Some(gone), ..here };
         assert!(
-            told(&members, "photos", Some(&gone))
+            describe(&members, "photos", Some(&gone))
                 .starts_with("region 7 was the home of photos, and was removed")
         );
     }

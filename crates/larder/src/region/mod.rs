@@ -222,7 +222,7 @@ fn create(args: &CreateArgs) -> Result<u8, RegionError> {
     check(&args.dir)?;
     let (name, listen) = (place.name.clone(), place.listen.clone());
     let members = larder_link::found(&args.dir, name, listen, advertised)?;
-    tell_begin(&args.dir, &members);
+    print_begin(&args.dir, &members);
     println!("  then let another one join: larder region token {}", args.dir.display());
     Ok(exit::OK)
 }
@@ -239,7 +239,7 @@ fn join(args: &JoinArgs) -> Result<u8, RegionError> {
     let (name, listen) = (place.name.clone(), place.listen.clone());
     let joining = larder_link::join(&args.dir, &token, name, listen, advertised);
     let members = runtime.block_on(joining)?;
-    tell_begin(&args.dir, &members);
+    print_begin(&args.dir, &members);
     for peer in members.live() {
         println!("  region {} ({}) is reached at {}", peer.number, peer.name, peer.address);
     }
@@ -285,7 +285,7 @@ fn check_buckets(args: &JoinArgs) -> Result<(), RegionError> {
 }
 
 /// Tells the operator the next step for a new region.
-fn tell_begin(dir: &Path, members: &Members) {
+fn print_begin(dir: &Path, members: &Members) {
     let (own, dir) = (&members.own, dir.display());
     println!("{dir} is region {} ({}), reached at {}", own.number, own.name, own.advertise);
     println!("  start (or restart) its server: it listens for other regions on {}", own.listen);

@@ -45,7 +45,7 @@ fn list(dir: &Path, found: Option<Kind>) -> Result<u8, RegionError> {
         Some(_) => managers::records(dir)?,
     };
     let waiting: Vec<_> = records.iter().filter(|record| record.regions > 1).collect();
-    waiting.iter().for_each(|record| println!("{}", told(&record.name, record.regions)));
+    waiting.iter().for_each(|record| println!("{}", describe(&record.name, record.regions)));
     if waiting.is_empty() {
         println!("changes of all buckets are answered once this region has them");
     }
@@ -57,16 +57,19 @@ fn of_store(dir: &Path, bucket: &BucketName, wanted: Option<u8>) -> Result<Strin
     // Before the map: the server forgets what was asked for once the map has it.
     let is_asked = larder_link::asked::<Setting>(dir)?.iter().any(|asked| asked.bucket == *bucket);
     let now = regions_of(dir, bucket)?;
-    let Some(regions) = wanted else { return Ok(told(bucket, now)) };
+    let Some(regions) = wanted else { return Ok(describe(bucket, now)) };
     let known = members.live().count() + 1;
     if usize::from(regions) > known {
         return Err(RegionError::FewRegions { wanted: regions, known });
     }
     if now == regions && !is_asked {
-        return Ok(format!("nothing to do: {}", told(bucket, now)));
+        return Ok(format!("nothing to do: {}", describe(bucket, now)));
     }
     larder_link::ask(dir, Setting { bucket: bucket.clone(), regions })?;
-    Ok(format!("{}. The server takes this up within a second while it runs", told(bucket, regions)))
+    Ok(format!(
+        "{}. The server takes this up within a second while it runs",
+        describe(bucket, regions)
+    ))
 }
 
 /// The same of a cluster, whose managers agree on it.
@@ -81,7 +84,7 @@ fn of_cluster(
         let managers = admin_client::managers(&config).await?;
         let map = managers.map();
         let now = map.buckets.get(bucket).ok_or_else(no_such)?.regions;
-        let Some(regions) = wanted else { return Ok(vec![told(bucket, now)]) };
+        let Some(regions) = wanted else { return Ok(vec![describe(bucket, now)]) };
         // Where a gateway runs, the managers have its list.
         let list = decode::<RegionList>("list of regions", &map.regions).ok();
         let known = list.map(|list| list.regions.iter().filter(|it| !it.removed).count());
@@ -89,8 +92,10 @@ fn of_cluster(
             return Err(RoleError::Named(few_regions(regions, known)));
         }
         match admin_client::agreed(&managers, Command::SetRegions(bucket.clone(), regions)).await? {
-            Ok(Outcome::Already) => Ok(vec![format!("nothing to do: {}", told(bucket, regions))]),
-            Ok(_) => Ok(vec![told(bucket, regions)]),
+            Ok(Outcome::Already) => {
+                Ok(vec![format!("nothing to do: {}", describe(bucket, regions))])
+            }
+            Ok(_) => Ok(vec![describe(bucket, regions)]),
             Err(Refusal::NoSuchBucket) => Err(no_such()),
             Err(refusal) => Err(RoleError::NotDone(format!("{bucket} is as it was: {refusal}"))),
         }
@@ -116,7 +121,7 @@ pub(super) fn few_regions(wanted: u8, known: usize) -> String {
 }
 
 /// A setting as a sentence.
-fn told(bucket: &BucketName, regions: u8) -> String {
+fn describe(bucket: &BucketName, regions: u8) -> String {
     match regions {
         1 => format!("changes of {bucket} are answered once this region has them"),
         regions => format!("changes of {bucket} are answered once {regions} regions have them"),

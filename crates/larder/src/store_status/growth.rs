@@ -11,30 +11,30 @@ use larder_roles::observed::Growth;
 /// Seconds between two looks that are kept.
 const PAUSE_S: u64 = 600;
 /// Looks that are kept: of a week.
-const LOOKS_MAX: usize = 7 * 24 * 6;
+const SAMPLES_MAX: usize = 7 * 24 * 6;
 
 /// Looks at the bytes that are free, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// Seconds of a clock that never goes back, and bytes.
-    looks: VecDeque<(u64, u64)>,
+    samples: VecDeque<(u64, u64)>,
 }
 
 impl History {
     /// Keeps a look, if the last one is long enough ago.
     pub(super) fn note(&mut self, now_s: u64, free: u64) {
-        if self.looks.back().is_some_and(|(last, _)| now_s < last + PAUSE_S) {
+        if self.samples.back().is_some_and(|(last, _)| now_s < last + PAUSE_S) {
             return;
         }
-        if self.looks.len() == LOOKS_MAX {
-            self.looks.pop_front();
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
         }
-        self.looks.push_back((now_s, free));
+        self.samples.push_back((now_s, free));
     }
 
     /// The growth until now, if there is any; `free` bytes are left.
     pub(super) fn growth(&self, now_s: u64, free: u64) -> Option<Growth> {
-        let &(first_s, first) = self.looks.front()?;
+        let &(first_s, first) = self.samples.front()?;
         Growth::of(first.saturating_sub(free), now_s.saturating_sub(first_s), free)
     }
 }
@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn a_week_is_kept_and_no_more() {
         let mut history = History::default();
-        for second in 0..(LOOKS_MAX as u64 + 10) * PAUSE_S {
+        for second in 0..(SAMPLES_MAX as u64 + 10) * PAUSE_S {
             history.note(second, second);
         }
-        assert_eq!(history.looks.len(), LOOKS_MAX);
-        assert_eq!(history.looks.front(), Some(&(10 * PAUSE_S, 10 * PAUSE_S)));
+        assert_eq!(history.samples.len(), SAMPLES_MAX);
+        assert_eq!(history.samples.front(), Some(&(10 * PAUSE_S, 10 * PAUSE_S)));
     }
 
     #[test]

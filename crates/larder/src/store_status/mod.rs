@@ -29,7 +29,7 @@ use crate::wall_clock::now_ms;
 use document::Document;
 
 pub(crate) use observer::Observer;
-pub(crate) use socket::{SOCKET, Socket, SocketRequest, ask_keys};
+pub(crate) use socket::{SOCKET, Socket, SocketRequest, request_keys};
 
 /// The reason that there is no status to show.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
             print(args, |out| out.write_all(&told).and_then(|()| writeln!(out)))?
         } else {
             let document: Document = serde_json::from_slice(&told).map_err(failed)?;
-            print(args, |out| text::people(out, &document, now_ms()))?
+            print(args, |out| text::write_text(out, &document, now_ms()))?
         };
         if !args.watch || !is_read {
             return Ok(is_well);
@@ -128,7 +128,7 @@ fn show_breakdown(dir: &Path, args: &StatusArgs, runtime: &Runtime) -> Result<bo
         true => {
             serde_json::to_writer(&mut *out, &all).map_err(Error::from).and_then(|()| writeln!(out))
         }
-        false => breakdown::people(out, &all),
+        false => breakdown::write_text(out, &all),
     })
 }
 

@@ -33,7 +33,7 @@ use crate::release;
 use crate::wall_clock::now_ms;
 
 /// Time between two looks.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// With fewer bytes a put of a large chunk may find none.
 const FREE_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Bytes of the unit in which a file system counts what a file takes.
@@ -99,7 +99,7 @@ impl Observer {
 
     /// Looks again and again, as long as the process lives.
     pub(crate) async fn watch(self: Arc<Self>) {
-        let mut ticks = interval(LOOK);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;

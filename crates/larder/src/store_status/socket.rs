@@ -32,7 +32,7 @@ const STATUS: &str = "/v1/status";
 const KEYS: &str = "/v1/keys";
 const BREAKDOWN: &str = "/v1/breakdown";
 /// Questions at once; others wait.
-const ASKING_MAX: usize = 2;
+const CLIENTS_MAX: usize = 2;
 /// Time that a question has in all.
 const ASKED_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed `accept`, which fails while the process has no free file descriptor.
@@ -70,7 +70,7 @@ impl Socket {
 
     /// Answers as long as the process lives.
     pub(crate) async fn serve(self, observer: Arc<Observer>, keys: Arc<StoreKeys>) {
-        let asking = Arc::new(Semaphore::new(ASKING_MAX));
+        let asking = Arc::new(Semaphore::new(CLIENTS_MAX));
         loop {
             let Ok(turn) = asking.clone().acquire_owned().await else { return };
             let stream = match self.listener.accept().await {
@@ -204,7 +204,7 @@ fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, (StatusCode, String)> 
 ///
 /// # Errors
 /// If it does not answer, or did not do it.
-pub(crate) fn ask_keys(
+pub(crate) fn request_keys(
     dir: &Path,
     asked: SocketRequest,
 ) -> Result<Option<KeysStatus>, StatusError> {

@@ -11,7 +11,7 @@ use crate::cluster::status::space;
 use crate::quantity::{bytes, span};
 use crate::wall_clock::utc;
 
-pub(super) fn people(
+pub(super) fn write_text(
     out: &mut impl Write,
     document: &Document,
     now_ms: u64,

@@ -42,7 +42,7 @@ fn half_a_pair_of_keys_is_an_error_of_settings_that_names_the_other_half() {
 }
 
 #[test]
-fn keys_that_are_drawn_anew_are_told_of() {
+fn newly_drawn_keys_are_announced() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("store");
     let words = [&["server", dir.to_str().unwrap()], &QUIET[..]].concat();
@@ -58,7 +58,7 @@ fn keys_that_are_drawn_anew_are_told_of() {
 }
 
 /// Stderr of a process that is stopped once it has printed `until`.
-fn said_in_all(mut child: Child, until: &str) -> String {
+fn wait_for_output(mut child: Child, until: &str) -> String {
     let mut stderr = child.stderr.take().unwrap();
     let mut said = Vec::new();
     while !String::from_utf8_lossy(&said).contains(until) {
@@ -100,7 +100,7 @@ fn every_start_names_the_file_of_its_keys() {
         ([&["server", machine], &peer[..]].concat(), machine, "the proxy has started"),
     ] {
         for _start in 0..2 {
-            let said = said_in_all(start(&[&words[..], &QUIET].concat(), &[]), last);
+            let said = wait_for_output(start(&[&words[..], &QUIET].concat(), &[]), last);
             names_its_file(&said, &Path::new(dir).join("credentials.toml"));
         }
     }
@@ -112,7 +112,7 @@ fn a_proxy_names_the_file_that_its_configuration_names() {
     // The program tells paths without links.
     let dir = scratch.path().canonicalize().unwrap();
     let child = start(&["dev-cluster", dir.to_str().unwrap(), "--nodes", "1"], &[]);
-    let said = said_in_all(child, "SIGTERM or Ctrl-C stops all of it");
+    let said = wait_for_output(child, "SIGTERM or Ctrl-C stops all of it");
     let file = dir.join("credentials.toml");
     names_its_file(&said, &file);
     let role = fs::read_to_string(dir.join("node-1/proxy/role.toml")).unwrap();

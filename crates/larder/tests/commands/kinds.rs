@@ -339,7 +339,7 @@ fn try_all(kind: Kind, is_marked: bool) {
 }
 
 #[test]
-fn a_wrong_word_changes_no_byte_and_is_told_the_right_command() {
+fn a_mistyped_confirmation_changes_nothing_and_shows_the_right_command() {
     KINDS.into_iter().for_each(|kind| try_all(kind, true));
 }
 

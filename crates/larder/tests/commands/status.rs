@@ -19,7 +19,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn a_running_store_says_how_it_is() {
+fn a_running_store_reports_its_status() {
     let scratch = Scratch::new();
     // Longer than the address of a socket may be.
     let dir = scratch.path(&"d".repeat(150));
@@ -95,7 +95,7 @@ fn what_is_not_there_or_said_twice_is_refused() {
 }
 
 #[test]
-fn a_development_cluster_is_asked_by_its_directory() {
+fn a_development_cluster_is_queried_by_its_directory() {
     let scratch = Scratch::new();
     let dir = scratch.path("dir");
     fs::create_dir_all(Path::new(&dir).join("node-1/proxy")).unwrap();

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use larder_protocol::AppendRefusal;
-use larder_protocol::limits::{REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
+use larder_protocol::limits::{REGION_FETCH_IDS_MAX, REGION_REQUEST_PGS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::journal::VoidReason;
@@ -142,7 +142,7 @@ fn upload_answers() -> [(&'static str, UploadAnswer); 9] {
     let key = ObjectKey::new("a/b").unwrap();
     let (clock, attributes) = (HybridClock(0x1234), Attributes::default());
     let row = UploadRow { upload: upload(), key, clock, attributes, checksum: None };
-    let parts = vec![(300, *keys_told().keys[0].object.clone().unwrap())];
+    let parts = vec![(300, *keys_reply().keys[0].object.clone().unwrap())];
     let (upload, is_truncated) = (Box::new(row), true);
     let refused = UploadAnswer::Refused;
     [
@@ -172,7 +172,7 @@ fn keys() -> Keys {
     Keys { bucket: bucket(), ask, regions: vec![RegionId(1), RegionId(2)] }
 }
 
-fn keys_told() -> KeysAnswer {
+fn keys_reply() -> KeysAnswer {
     let metax = Metax {
         size: 300,
         clock: HybridClock(0x1234),
@@ -314,7 +314,7 @@ fn messages_have_golden_bytes() {
     all.push(written("answer to ask", &told()));
     all.push(written("answer to walk", &walked()));
     all.push(written("answer to list", &listed()));
-    all.push(written("answer to keys", &KeysReply::Keys(keys_told())));
+    all.push(written("answer to keys", &KeysReply::Keys(keys_reply())));
     all.push(written("answer to keys: no bucket", &KeysReply::NoBucket));
     all.push(written("answer to keys: other regions", &KeysReply::OtherRegions));
     all.push(written("answer to members", &known()));
@@ -373,7 +373,7 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::Walk(Walk { range: Range { from: vec![3], to: Some(vec![3]) } }),
         names(0),
         Request::CloseBucket(close(REGIONS_MAX as u16 + 1)),
-        Request::TellHomes(TellHomes { homes: vec![(bucket(), home()); HOMES_TOLD_MAX + 1] }),
+        Request::TellHomes(TellHomes { homes: vec![(bucket(), home()); HOMES_REPORTED_MAX + 1] }),
         Request::TellHomes(TellHomes { homes: vec![(bucket(), Home { term: endless, ..home() })] }),
         ask_home(HomeRequest::Give(u64::MAX, HomeScope::Writes)),
         ask_home(HomeRequest::Claim(endless, HomeScope::Writes)),
@@ -399,7 +399,10 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         assert!(matches!(request.check(), Err(Declined::Unsound(_))), "{request:?}");
     }
     let of_another_release = [
-        Request::IdsQuery(IdsQuery { pgs: vec![pg; REGION_ASK_PGS_MAX + 1], ids_max: u32::MAX }),
+        Request::IdsQuery(IdsQuery {
+            pgs: vec![pg; REGION_REQUEST_PGS_MAX + 1],
+            ids_max: u32::MAX,
+        }),
         names(REGION_FETCH_IDS_MAX + 1),
     ];
     for request in of_another_release {

@@ -44,9 +44,9 @@ async fn a_part_of_an_entry_comes_alone_and_what_came_is_counted() {
         let mut stream = link.fetch_part(part).await.unwrap();
         let a = stream.next().await.unwrap().unwrap();
         assert_eq!((a.name, a.entry, a.bytes), (name("a"), Some(marker()), bytes));
-        assert_eq!(stream.came_bytes(), 0);
+        assert_eq!(stream.received_bytes(), 0);
         while stream.bytes().await.unwrap().is_some() {}
-        assert_eq!(stream.came_bytes(), bytes);
+        assert_eq!(stream.received_bytes(), bytes);
         assert_eq!(stream.next().await.unwrap(), None);
     }
     let part = FetchPart { name: name("a"), at: None, from: 7, bytes_max: 60 };
@@ -57,7 +57,7 @@ async fn a_part_of_an_entry_comes_alone_and_what_came_is_counted() {
 }
 
 #[tokio::test]
-async fn a_region_compresses_what_another_asks_it_to() {
+async fn a_region_compresses_on_request() {
     let (first, second) = two(How::Bytes(3 * PIECE_BYTES_MAX as u64)).await;
     let takes = async |fetched: &[(&str, bool)]| {
         let metrics = second.region_endpoint.metrics().of(RegionId(1));
@@ -117,7 +117,7 @@ async fn a_compressed_stream_that_breaks_is_never_a_short_one() {
 }
 
 /// Bytes that may be on their way: of the sink's queue, of HTTP, of TLS, and of the two sockets.
-const ON_THEIR_WAY_MAX: u64 = 24 << 20;
+const IN_FLIGHT_MAX: u64 = 24 << 20;
 
 #[tokio::test]
 async fn a_long_stream_is_sent_only_as_fast_as_it_is_taken() {
@@ -134,7 +134,7 @@ async fn a_long_stream_is_sent_only_as_fast_as_it_is_taken() {
         tokio::task::yield_now().await;
     }
     assert_eq!(taken, LEN);
-    assert!(ahead < ON_THEIR_WAY_MAX, "{ahead} bytes were sent ahead");
+    assert!(ahead < IN_FLIGHT_MAX, "{ahead} bytes were sent ahead");
     assert_eq!(stream.next().await.unwrap(), None);
 }
 
@@ -162,7 +162,7 @@ async fn a_stream_that_breaks_is_never_a_short_one() {
 }
 
 #[tokio::test]
-async fn a_fetch_that_is_declined_before_it_begins_says_why() {
+async fn a_fetch_declined_at_its_start_reports_the_reason() {
     let (first, second) = two(How::Busy).await;
     let busy = second.to(&first).fetch(fetch(&[("a", true)])).await;
     assert!(matches!(busy, Err(LinkError::Later(Later::Busy))), "{busy:?}");

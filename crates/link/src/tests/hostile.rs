@@ -25,7 +25,7 @@ use crate::transport::RegionConnector;
 /// Rounds of a short run.
 const ROUNDS: u64 = 200;
 /// Time to wait for an answer that may not come.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 fn range() -> Range {
     Range { from: vec![1, 2], to: Some(vec![3]) }
@@ -62,7 +62,7 @@ async fn status(address: &Address, tls: Arc<ClientConfig>, bytes: &[u8]) -> Opti
     stream.write_all(bytes).await.ok()?;
     let mut heard = vec![0; 4096];
     // Of a request that is not complete the answering end waits for more.
-    let len = timeout(PATIENCE, stream.read(&mut heard)).await.ok()?.ok()?;
+    let len = timeout(TIMEOUT, stream.read(&mut heard)).await.ok()?.ok()?;
     let text = String::from_utf8_lossy(&heard[..len]);
     text.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
 }

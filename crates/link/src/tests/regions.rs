@@ -24,7 +24,7 @@ async fn a_number_that_was_met_is_not_given_again() {
 }
 
 #[tokio::test]
-async fn a_region_joins_with_a_token_and_both_ask_each_other() {
+async fn a_region_joins_with_a_token_and_both_send_requests() {
     let (first, second) = two(How::Bytes(10)).await;
     assert_eq!(second.region_endpoint.number(), RegionId(2));
     let hello = second.to(&first).hello().await.unwrap();
@@ -47,7 +47,7 @@ async fn a_region_joins_with_a_token_and_both_ask_each_other() {
     assert_eq!(home.term.of, RegionId(2), "the answering one knows which asks");
     let homes = vec![(bucket(), home)];
     second.to(&first).tell_homes(crate::TellHomes { homes }).await.unwrap();
-    assert!(metrics.bytes_asked.get() > 0 && metrics.bytes_told.get() > 0);
+    assert!(metrics.bytes_requested.get() > 0 && metrics.bytes_told.get() > 0);
     let metrics = first.region_endpoint.metrics().of(RegionId(2));
     assert_eq!((metrics.answered.get(), metrics.declined.get()), (6, 0));
 }
@@ -80,7 +80,7 @@ pub(super) fn keys_ask(bucket: BucketName) -> crate::Keys {
 }
 
 #[tokio::test]
-async fn a_region_tells_keys_and_what_was_not_asked_for_is_refused() {
+async fn a_region_sends_keys_and_unrequested_ones_are_refused() {
     let (first, second) = two(How::Bytes(10)).await;
     let told = second.to(&first).keys(keys_ask(bucket())).await.unwrap();
     assert!(matches!(told, crate::KeysReply::Keys(answer) if answer.keys.len() == 2));
@@ -156,7 +156,7 @@ async fn a_number_is_kept_beside_the_directory_before_it_is_given() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_wrong_or_old_lets_nobody_in() {
+async fn a_wrong_or_old_token_admits_nobody() {
     let first = Region::first().await;
     let old = now_ms() - TOKEN_LIFE.as_millis() as u64 - 1;
     let expired = change(first.path(), |members| members.issue(old)).unwrap().0;
@@ -241,7 +241,7 @@ async fn a_running_server_notices_what_commands_change() {
 }
 
 #[tokio::test]
-async fn a_region_that_is_away_is_told_as_such_and_found_again() {
+async fn an_unreachable_region_is_reported_and_found_again() {
     let (first, second) = two(How::Bytes(10)).await;
     let address = first.listening.address();
     assert!(second.to(&first).hello().await.is_ok());
@@ -258,7 +258,7 @@ async fn a_region_that_is_away_is_told_as_such_and_found_again() {
 }
 
 #[tokio::test]
-async fn a_busy_region_is_asked_later() {
+async fn a_busy_region_is_retried_later() {
     let (first, second) = two(How::Busy).await;
     let busy = second.to(&first).ask(ask()).await;
     assert!(matches!(busy, Err(LinkError::Later(Later::Busy))), "{busy:?}");

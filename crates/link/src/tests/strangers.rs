@@ -54,7 +54,7 @@ async fn a_stranger_may_only_join() {
 }
 
 #[tokio::test]
-async fn another_region_than_was_meant_hears_nothing() {
+async fn only_the_intended_region_gets_data() {
     let (first, second) = two(How::Bytes(10)).await;
     let third = first.joined("three", How::Bytes(10)).await;
     let mut meant = first.members().peer(RegionId(2)).unwrap().clone();
@@ -206,7 +206,7 @@ async fn strangers_have_few_places_and_take_none_of_a_regions() {
 }
 
 #[tokio::test]
-async fn a_region_that_says_nothing_is_not_waited_for() {
+async fn a_silent_region_is_not_waited_for() {
     let (first, second) = two(How::Bytes(10)).await;
     let (socket, address) = a_socket().await;
     let acceptor = TlsAcceptor::from(first.region_endpoint.answering().clone());

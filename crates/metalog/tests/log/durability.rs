@@ -90,7 +90,7 @@ impl Life {
     /// Recovers and holds what was found against what must be there.
     fn recover(&mut self, seed: u64) -> Result<Log, LogError> {
         let (log, found) = open(&self.disk)?;
-        let skipped = self.history.len() - self.known_suffix(&found);
+        let skipped = self.history.len() - self.durable_suffix(&found);
         let expected = &self.history[skipped..][..found.len().min(self.history.len() - skipped)];
         assert!(same_entries(&found, expected), "seed {seed}: other records than were appended");
         let freed = self.history[..skipped].iter().all(|entry| entry.end <= self.freed);
@@ -103,7 +103,7 @@ impl Life {
     }
 
     /// The number of the history's records from the first one found.
-    fn known_suffix(&self, found: &[Entry]) -> usize {
+    fn durable_suffix(&self, found: &[Entry]) -> usize {
         let first = match found.first() {
             Some(entry) => entry.end,
             None => return self.history.iter().filter(|entry| entry.end > self.freed).count(),

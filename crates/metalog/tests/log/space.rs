@@ -56,7 +56,7 @@ fn a_full_disk_refuses_before_it_tears_and_recovers_when_freed() {
 }
 
 #[test]
-fn a_disk_without_room_for_a_log_says_so() {
+fn a_disk_too_small_for_a_log_is_refused() {
     let disk = SimDisk::new(1, MIB);
     assert!(matches!(open(&disk).map(|_| ()), Err(LogError::Full { .. })));
     disk.set_capacity(64 * MIB);

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use crate::counters::{Counters, MountGauges};
 use crate::draft::{Budget, DraftBody};
 use crate::handles::Handles;
-use crate::limits::{PATIENCE, PAUSE_MAX, PAUSE_MIN};
+use crate::limits::{PAUSE_MAX, PAUSE_MIN, TIMEOUT};
 use crate::listing::Listing;
 use crate::nodes::{Ino, Nodes};
 use crate::path::TreePath;
@@ -111,25 +111,25 @@ impl<O: Objects> Tree<O> {
     /// [`Refusal::NotFound`], or what a store answers.
     pub async fn lookup(&self, parent: Ino, name: &OsStr) -> Result<(Ino, Stat), Refusal> {
         let path = self.child(parent, name)?;
-        if let Some(told) = self.tell_of_unsaved(&path) {
+        if let Some(told) = self.find_unsaved(&path) {
             return Ok(told);
         }
         match self.find(&path).await? {
-            Found::Directory(stat) => Ok((self.nodes.lock().tell(&path, None)?, stat)),
-            Found::File(opened) => self.tell_of_file(&path, *opened).await,
+            Found::Directory(stat) => Ok((self.nodes.lock().look_up_inode(&path, None)?, stat)),
+            Found::File(opened) => self.describe_file(&path, *opened).await,
         }
     }
 
     /// Tells of a file that is being written at a path: the store does not have it yet.
-    fn tell_of_unsaved(&self, path: &TreePath) -> Option<(Ino, Stat)> {
+    fn find_unsaved(&self, path: &TreePath) -> Option<(Ino, Stat)> {
         let mut nodes = self.nodes.lock();
         let (ino, file) = nodes.open_at(path)?;
         let stat = file.unsaved()?;
-        nodes.tell_again(ino);
+        nodes.refresh_lookup(ino);
         Some((ino, stat))
     }
 
-    async fn tell_of_file(&self, path: &TreePath, opened: Opened) -> Result<(Ino, Stat), Refusal> {
+    async fn describe_file(&self, path: &TreePath, opened: Opened) -> Result<(Ino, Stat), Refusal> {
         let mut opened = opened;
         let open = self.nodes.lock().open_at(path);
         if let Some((ino, file)) = open
@@ -138,12 +138,12 @@ impl<O: Objects> Tree<O> {
             // It may be ours, of a moment ago: the task that puts it holds this until the node
             // knows.
             let _put = file.content.lock().await;
-            if let Some(told) = self.tell_of_unsaved(path) {
+            if let Some(told) = self.find_unsaved(path) {
                 return Ok(told);
             }
             opened = self.objects.open(&self.bucket, &path.file_key()?).await?;
         }
-        let ino = self.nodes.lock().tell(path, Some(opened.metax.clock))?;
+        let ino = self.nodes.lock().look_up_inode(path, Some(opened.metax.clock))?;
         Ok((ino, Stat::of_file(&opened.metax)))
     }
 
@@ -246,7 +246,7 @@ fn if_still(etag: &ETag, version: HybridClock) -> Condition {
 async fn patiently<T, F: Future<Output = Result<T, ObjectError>>>(
     mut call: impl FnMut() -> F,
 ) -> Result<T, ObjectError> {
-    let (until, mut pause) = (Instant::now() + PATIENCE, PAUSE_MIN);
+    let (until, mut pause) = (Instant::now() + TIMEOUT, PAUSE_MIN);
     loop {
         match call().await {
             Err(ObjectError::SlowDown) if Instant::now() + pause < until => {

@@ -35,7 +35,7 @@ impl<O: Objects> Tree<O> {
             Err(Refusal::Stale) => return Err(Refusal::Exists),
             done => done?,
         }
-        Ok((self.nodes.lock().tell(&path, None)?, stat))
+        Ok((self.nodes.lock().look_up_inode(&path, None)?, stat))
     }
 
     /// Makes a symbolic link: an object of what it says.
@@ -61,7 +61,7 @@ impl<O: Objects> Tree<O> {
             Err(Refusal::Stale) => return Err(Refusal::Exists),
             done => done?,
         };
-        Ok((self.nodes.lock().tell(&path, Some(done.clock))?, stat))
+        Ok((self.nodes.lock().look_up_inode(&path, Some(done.clock))?, stat))
     }
 
     async fn must_not_be(&self, path: &TreePath) -> Result<(), Refusal> {

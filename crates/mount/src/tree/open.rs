@@ -32,11 +32,11 @@ pub struct OpenHow {
 pub(super) struct OpenFile {
     pub(super) content: tokio::sync::Mutex<Content>,
     /// The attributes to tell meanwhile, without waiting for the task that changes it.
-    shown: Mutex<Shown>,
+    shown: Mutex<ShownSize>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Shown {
+struct ShownSize {
     stat: Stat,
     unsaved: bool,
 }
@@ -105,13 +105,13 @@ impl Content {
 
 impl OpenFile {
     fn new(content: Content) -> Arc<Self> {
-        let shown = Shown { stat: content.stat, unsaved: content.is_unsaved };
+        let shown = ShownSize { stat: content.stat, unsaved: content.is_unsaved };
         Arc::new(Self { content: tokio::sync::Mutex::new(content), shown: Mutex::new(shown) })
     }
 
     /// To be called after each change, before the content is unlocked.
     pub(super) fn show(&self, content: &Content) {
-        *self.shown.lock() = Shown { stat: content.stat, unsaved: content.is_unsaved };
+        *self.shown.lock() = ShownSize { stat: content.stat, unsaved: content.is_unsaved };
     }
 
     pub(super) fn stat(&self) -> Stat {
@@ -246,7 +246,7 @@ impl<O: Objects> Tree<O> {
             }
             // A node that the kernel knew there is of what is gone since.
             nodes.supersede(path);
-            let ino = nodes.tell(path, None)?;
+            let ino = nodes.look_up_inode(path, None)?;
             (ino, nodes.open(ino, || made)?)
         };
         match self.handle(ino, &file, how) {

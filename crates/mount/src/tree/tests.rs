@@ -32,10 +32,10 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Self {
-        Self::with_room_for(1 << 20).await
+        Self::with_capacity_of(1 << 20).await
     }
 
-    async fn with_room_for(draft_bytes: u64) -> Self {
+    async fn with_capacity_of(draft_bytes: u64) -> Self {
         let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let backend = format!("file://{}", folders[1].path().display());
         let config = PackConfig::new(folders[0].path());
@@ -210,7 +210,7 @@ fn a_new_file_does_not_replace_what_another_client_made_meanwhile() {
 #[test]
 fn what_is_written_at_once_is_bounded() {
     run(async {
-        let bench = Bench::with_room_for(10).await;
+        let bench = Bench::with_capacity_of(10).await;
         let (_, handle) = bench.create("a", NEW).await.unwrap();
         bench.tree.write(handle, 0, Bytes::from_static(b"01234567")).await.unwrap();
         let more = bench.tree.write(handle, 8, Bytes::from_static(b"890")).await;
@@ -429,7 +429,7 @@ fn a_file_that_another_client_deleted_is_made_anew_though_it_is_open() {
 #[test]
 fn a_file_is_cut_without_reading_what_goes() {
     run(async {
-        let bench = Bench::with_room_for(10).await;
+        let bench = Bench::with_capacity_of(10).await;
         for key in ["emptied", "cut"] {
             bench.s3_put(key, "as long as no draft may be").await;
         }
@@ -446,7 +446,7 @@ fn a_file_is_cut_without_reading_what_goes() {
 #[test]
 fn a_file_too_large_to_be_copied_can_be_cut() {
     run(async {
-        let bench = Bench::with_room_for(COPY_UP_BYTES_MAX + 10).await;
+        let bench = Bench::with_capacity_of(COPY_UP_BYTES_MAX + 10).await;
         let (ino, handle) = bench.create("large", NEW).await.unwrap();
         bench.tree.write(handle, COPY_UP_BYTES_MAX, Bytes::from_static(b"x")).await.unwrap();
         bench.tree.save(handle).await.unwrap();

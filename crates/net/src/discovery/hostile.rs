@@ -68,7 +68,7 @@ async fn spoiled_answers_are_not_believed_and_end_no_requester() {
             let tls = acceptor.accept(tcp).await.ok()?;
             let session = session_secret(tls.get_ref().1).unwrap();
             let mut wire = Wire::new(Box::new(tls), Arc::default());
-            let _knock: RequestBody = wire.hear().await.ok()?.decode().unwrap();
+            let _knock: RequestBody = wire.receive_frame().await.ok()?.decode().unwrap();
             let proof = secret.prove(Prover::DiscoveryResponder, &session, SAID);
             let good = encoded(&ReplyBody::Answer { said: SAID.to_vec(), proof });
             let bytes = framed(&mut draw, Kind::Answer, &[good, encoded(&ReplyBody::OtherSecret)]);

@@ -50,9 +50,9 @@ async fn a_responder_without_the_secret_is_not_believed() {
         let tls = tokio_rustls::TlsAcceptor::from(config).accept(tcp).await.unwrap();
         let mut wire = Wire::new(Box::new(tls), Arc::default());
         let RequestBody::DiscoveryRequest { said, proof } =
-            wire.hear().await.unwrap().decode().unwrap();
+            wire.receive_frame().await.unwrap().decode().unwrap();
         let answer = frame_of(Kind::Answer, &ReplyBody::Answer { said, proof }).unwrap();
-        wire.say(answer).await.unwrap();
+        wire.send_frame(answer).await.unwrap();
     });
     let refused = discover(&address, &secret, b"knock").await;
     assert!(matches!(refused, Err(DiscoveryError::OtherSecret)), "{refused:?}");
@@ -71,11 +71,11 @@ async fn whoever_stands_between_is_found_out() {
         let (tcp, _) = socket.accept().await.unwrap();
         let tls = tokio_rustls::TlsAcceptor::from(between.config).accept(tcp).await.unwrap();
         let mut near = Wire::new(Box::new(tls), Arc::default());
-        let asked: RequestBody = near.hear().await.unwrap().decode().unwrap();
+        let asked: RequestBody = near.receive_frame().await.unwrap().decode().unwrap();
         let tls = connect_for_discovery(&address).await.unwrap();
         let mut far = Wire::new(Box::new(tls), Arc::default());
-        far.say(frame_of(Kind::Request, &asked).unwrap()).await.unwrap();
-        let told: ReplyBody = far.hear().await.unwrap().decode().unwrap();
+        far.send_frame(frame_of(Kind::Request, &asked).unwrap()).await.unwrap();
+        let told: ReplyBody = far.receive_frame().await.unwrap().decode().unwrap();
         assert!(
             matches!(told, ReplyBody::OtherSecret),
             "the proof is of another session: {told:?}"
@@ -86,7 +86,7 @@ async fn whoever_stands_between_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_port_without_discovery_says_nothing_to_strangers() {
+async fn a_port_without_discovery_does_not_answer_strangers() {
     let (_port, address) = port(&PeerSecret::draw().unwrap()).await;
     let mut tcp = TcpStream::connect(&address).await.unwrap();
     tcp.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();

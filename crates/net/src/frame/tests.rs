@@ -116,7 +116,7 @@ fn a_length_that_is_only_named_makes_nothing_be_allocated_beyond_the_bound() {
 }
 
 #[test]
-fn frames_of_another_version_are_refused_but_a_goodbye_is_heard() {
+fn frames_of_another_version_are_refused_except_goodbye() {
     let mut frame = addressed(Kind::Request, "x", b"", 1);
     frame.address(2);
     assert_eq!(received(&mut open(), &bytes_of(&frame)).unwrap_err(), FrameError::Version(2));
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn a_header_that_sums_up_but_lies_is_refused_or_awaited(
+    fn a_header_with_a_valid_checksum_and_wrong_content_is_refused_or_awaited(
         kind in any::<u8>(),
         status in any::<u8>(),
         body_len in any::<u32>(),

@@ -69,7 +69,7 @@ async fn spoiled_answers_of_a_manager_end_no_joiner() {
         let answering = async {
             let (tcp, _) = socket.accept().await.unwrap();
             let mut wire = Wire::new(Box::new(acceptor.accept(tcp).await.ok()?), Arc::default());
-            let asked: EnrolmentRequest = wire.hear().await.ok()?.decode().unwrap();
+            let asked: EnrolmentRequest = wire.receive_frame().await.ok()?.decode().unwrap();
             let EnrolmentRequest::Join { key, .. } = asked else { panic!("it joins") };
             let roles = Roles::of(&[Role::Data]);
             let life = Duration::from_secs(3600);

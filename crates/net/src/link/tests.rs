@@ -14,7 +14,7 @@ use crate::endpoint::Security;
 use crate::handshake::buffered;
 use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX, SILENCE_MAX};
 use crate::metrics::ConnectionSide;
-use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
+use crate::tests::{RecordedCalls, authority, caller, data_server, endpoint, peer, socket, soon};
 use crate::{Peer, Rejected, hello};
 
 /// A server that the test plays: it says hello and then what the test wants.
@@ -42,7 +42,8 @@ impl Played {
         };
         let tls = TlsAcceptor::from(configs.calls.clone()).accept(buffered(tcp)).await.unwrap();
         let mut wire = Wire::new(Box::new(tls), Arc::default());
-        let (version, service) = hello::asked(&mut wire, self.endpoint.speaks()).await.unwrap();
+        let (version, service) =
+            hello::asked(&mut wire, self.endpoint.supported_versions()).await.unwrap();
         hello::welcome(&mut wire, version, service).await.unwrap();
         wire
     }
@@ -62,14 +63,14 @@ fn calls(
 }
 
 #[tokio::test]
-async fn a_broken_connection_tells_what_had_left_from_what_had_not() {
+async fn a_broken_connection_reports_which_calls_had_been_sent() {
     let authority = authority();
     let (ours, played) = (caller(&authority), Played::new(&authority).await);
     let to = peer(&ours, 2, played.address());
     let mut tasks = JoinSet::new();
     calls(&mut tasks, &to, 0, 10);
     let mut wire = played.accept().await;
-    assert_eq!(wire.hear().await.unwrap().header.kind, Kind::Request);
+    assert_eq!(wire.receive_frame().await.unwrap().header.kind, Kind::Request);
     // More than the system buffers between the two.
     for number in 1..=6 {
         calls(&mut tasks, &to, number, PAYLOAD_BYTES_MAX);
@@ -119,7 +120,7 @@ async fn a_full_queue_answers_busy_at_once() {
 }
 
 #[tokio::test]
-async fn a_deadline_tells_whether_the_call_had_left() {
+async fn a_missed_deadline_reports_whether_the_call_was_sent() {
     let authority = authority();
     let (ours, played) = (caller(&authority), Played::new(&authority).await);
     let to = peer(&ours, 2, played.address());
@@ -133,7 +134,7 @@ async fn a_deadline_tells_whether_the_call_had_left() {
     let mut tasks = JoinSet::new();
     calls(&mut tasks, &to, 0, 10);
     let mut wire = played.accept().await;
-    let frame = wire.hear().await.unwrap();
+    let frame = wire.receive_frame().await.unwrap();
     assert_eq!(frame.decode::<String>().unwrap(), "wait", "what nobody waits for does not leave");
     tokio::time::pause();
     let past = Instant::now() + 2 * TICK;
@@ -149,7 +150,7 @@ async fn a_peer_that_is_gone_without_a_word_is_given_up() {
     let to = peer(&ours, 2, played.address());
     let call = tokio::spawn(async move { to.call(&"x".into(), Bytes::new(), soon()).await });
     let mut wire = played.accept().await;
-    assert_eq!(wire.hear().await.unwrap().header.kind, Kind::Request);
+    assert_eq!(wire.receive_frame().await.unwrap().header.kind, Kind::Request);
     // From here on only the clock can tell.
     tokio::time::pause();
     let since = Instant::now();
@@ -190,7 +191,7 @@ async fn connections_of_an_endpoint_are_pinged_together_but_for_those_that_are_l
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_told_at_once_and_tried_again_after_a_pause() {
+async fn an_unreachable_server_is_reported_at_once_and_retried_after_a_pause() {
     let authority = authority();
     let ours = caller(&authority);
     // It has the port, so that no other test listens there, and does not listen.
@@ -224,7 +225,7 @@ async fn a_server_that_comes_back_is_connected_again() {
     assert!(lost.is_err());
 
     let identity = authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
-    let (echoing, _heard): (_, Heard) = crate::tests::Echoing::new();
+    let (echoing, _heard): (_, RecordedCalls) = crate::tests::Echoing::new();
     let services =
         crate::Services::new().with::<crate::tests::Echo>(Roles::of(&[Role::Meta]), echoing);
     let again = TcpListener::bind(address).await.unwrap();
@@ -402,7 +403,7 @@ async fn whoever_is_gone_waits_for_nothing() {
 }
 
 #[tokio::test]
-async fn an_older_release_is_told_nothing_that_it_does_not_understand() {
+async fn an_older_release_gets_only_what_it_supports() {
     let authority = authority();
     let ours = caller(&authority);
     let identity = authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
@@ -414,12 +415,12 @@ async fn an_older_release_is_told_nothing_that_it_does_not_understand() {
     given_up(&ours, &to, async {
         let mut accepted = played.accept().await;
         assert_eq!(accepted.version(), PROTOCOL_CANCELS - 1);
-        assert_eq!(accepted.hear().await.unwrap().header.kind, Kind::Request);
+        assert_eq!(accepted.receive_frame().await.unwrap().header.kind, Kind::Request);
         wire = Some(accepted);
     })
     .await;
     to.send(&7, Bytes::new()).unwrap();
-    let next = wire.unwrap().hear().await.unwrap();
+    let next = wire.unwrap().receive_frame().await.unwrap();
     assert_eq!(next.header.kind, Kind::Message, "nothing was said in between");
 }
 
@@ -445,7 +446,7 @@ async fn an_older_caller_is_served_in_its_version() {
 }
 
 #[tokio::test]
-async fn a_call_that_has_not_left_does_not_leave_when_nobody_waits() {
+async fn a_cancelled_call_is_not_sent() {
     let authority = authority();
     let (ours, played) = (caller(&authority), Played::new(&authority).await);
     let to = peer(&ours, 2, played.address());
@@ -455,7 +456,7 @@ async fn a_call_that_has_not_left_does_not_leave_when_nobody_waits() {
     assert!(polled_once(call).await.is_none());
     assert_eq!(ours.metrics().in_flight.get(), 0, "it has ended");
     to.send(&7, Bytes::new()).unwrap();
-    let next = played.accept().await.hear().await.unwrap();
+    let next = played.accept().await.receive_frame().await.unwrap();
     assert_eq!(next.header.kind, Kind::Message);
 }
 

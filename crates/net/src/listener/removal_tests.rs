@@ -28,7 +28,7 @@ fn denied(error: CallError) -> crate::Denied {
 }
 
 #[tokio::test]
-async fn a_removed_server_is_refused_at_the_handshake_and_hears_why() {
+async fn a_removed_server_is_refused_at_the_handshake_with_the_reason() {
     let authority = authority();
     let (theirs, listener, _heard) = data_server(&authority, 2).await;
     remove(&theirs, 1);

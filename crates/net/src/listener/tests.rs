@@ -118,7 +118,7 @@ async fn greet(config: ClientConfig, listener: &Listener) -> io::Result<u8> {
 }
 
 #[tokio::test]
-async fn a_caller_whose_role_may_not_call_is_told_so() {
+async fn a_caller_of_the_wrong_role_is_refused_with_the_reason() {
     let authority = authority();
     let proxy = authority.identity(ServerId(1), Roles::of(&[Role::Proxy])).unwrap();
     let (denied, refused, log) = heard_by(&authority, &proxy).await;

@@ -9,7 +9,7 @@ use larder_types::ServerId;
 
 use crate::limits::{PIPE_BYTES, SILENCE_MAX};
 use crate::tests::{
-    Echo, Echoing, Heard, authority, caller, endpoint, expired, peer, socket, soon,
+    Echo, Echoing, RecordedCalls, authority, caller, endpoint, expired, peer, socket, soon,
 };
 use crate::{CallError, Endpoint, ListenSocket, Listener, Port, Refused, Services};
 
@@ -19,7 +19,7 @@ struct Machine {
     ours: Arc<Endpoint>,
     theirs: Arc<Endpoint>,
     listener: Listener,
-    heard: Heard,
+    heard: RecordedCalls,
 }
 
 impl Machine {
@@ -113,7 +113,7 @@ async fn a_certificate_that_has_ended_is_refused_as_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_asks_whether_a_server_of_this_process_lives() {
+async fn local_servers_get_no_pings() {
     let machine = Machine::of(&authority()).await;
     let to = peer(&machine.ours, 2, machine.port.address());
     to.call(&"x".into(), Bytes::new(), soon()).await.unwrap();

@@ -12,11 +12,11 @@ use crate::limits::{
     HELD_BYTES_MAX, PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_TOO_LONG, REQUESTS_MAX,
 };
 use crate::service::Served;
-use crate::tests::{Echo, Echoing, Heard};
+use crate::tests::{Echo, Echoing, RecordedCalls};
 
 struct Side {
     wire: Wire,
-    heard: Heard,
+    heard: RecordedCalls,
     metrics: Arc<Metrics>,
     ended: JoinHandle<Broken>,
 }
@@ -74,21 +74,21 @@ fn cancel(version: u8, number: u64) -> Outgoing {
 async fn requests_beyond_the_bound_are_answered_busy_at_once() {
     let mut side = connected();
     for number in 0..REQUESTS_MAX as u64 {
-        side.wire.say(request(number, "wait", 0)).await.unwrap();
+        side.wire.send_frame(request(number, "wait", 0)).await.unwrap();
     }
-    side.wire.say(request(9999, "one more", 0)).await.unwrap();
-    let busy = side.wire.hear().await.unwrap();
+    side.wire.send_frame(request(9999, "one more", 0)).await.unwrap();
+    let busy = side.wire.receive_frame().await.unwrap();
     assert_eq!((busy.header.number, busy.header.status), (9999, Status::Busy));
     assert_eq!(side.metrics.busy.get(), 1);
 
     let (body, _, responder) = side.heard.asked.recv().await.unwrap();
     responder.answer(&body, Bytes::new());
-    assert_eq!(side.wire.hear().await.unwrap().header.number, 0);
+    assert_eq!(side.wire.receive_frame().await.unwrap().header.number, 0);
     side.heard.asked.recv().await.unwrap().2.busy();
-    let busy = side.wire.hear().await.unwrap();
+    let busy = side.wire.receive_frame().await.unwrap();
     assert_eq!((busy.header.number, busy.header.status), (1, Status::Busy), "a handler may say so");
-    side.wire.say(request(10_000, "again", 0)).await.unwrap();
-    assert_eq!(side.wire.hear().await.unwrap().header.status, Status::Done);
+    side.wire.send_frame(request(10_000, "again", 0)).await.unwrap();
+    assert_eq!(side.wire.receive_frame().await.unwrap().header.status, Status::Done);
 }
 
 #[tokio::test]
@@ -96,40 +96,40 @@ async fn payloads_that_handlers_hold_are_bounded_too() {
     let mut side = connected();
     let held = HELD_BYTES_MAX / PAYLOAD_BYTES_MAX;
     for number in 0..=held as u64 {
-        side.wire.say(request(number, "wait", PAYLOAD_BYTES_MAX)).await.unwrap();
+        side.wire.send_frame(request(number, "wait", PAYLOAD_BYTES_MAX)).await.unwrap();
     }
-    let busy = side.wire.hear().await.unwrap();
+    let busy = side.wire.receive_frame().await.unwrap();
     assert_eq!((busy.header.number, busy.header.status), (held as u64, Status::Busy));
 }
 
 #[tokio::test]
 async fn a_request_that_is_dropped_or_unknown_is_answered_as_such() {
     let mut side = connected();
-    side.wire.say(request(1, "wait", 0)).await.unwrap();
+    side.wire.send_frame(request(1, "wait", 0)).await.unwrap();
     drop(side.heard.asked.recv().await.unwrap());
-    assert_eq!(side.wire.hear().await.unwrap().header.status, Status::NoAnswer);
+    assert_eq!(side.wire.receive_frame().await.unwrap().header.status, Status::NoAnswer);
 
     let mut unknown = Outgoing::new(Kind::Request, &9_u8, Bytes::new()).unwrap().numbered(2);
     unknown.address(1);
-    side.wire.say(unknown).await.unwrap();
-    assert_eq!(side.wire.hear().await.unwrap().header.status, Status::NotUnderstood);
+    side.wire.send_frame(unknown).await.unwrap();
+    assert_eq!(side.wire.receive_frame().await.unwrap().header.status, Status::NotUnderstood);
     assert_eq!(side.metrics.handling.get(), 0);
 }
 
 #[tokio::test]
-async fn a_caller_hears_that_an_answer_is_too_long_if_its_version_knows_that() {
+async fn a_caller_of_a_supporting_version_learns_that_a_reply_is_too_long() {
     for (version, heard) in
         [(PROTOCOL_TOO_LONG, Status::TooLong), (PROTOCOL_TOO_LONG - 1, Status::NoAnswer)]
     {
         let (mut side, long) = (connected_in(version), vec![7; PAYLOAD_BYTES_MAX + 1]);
-        side.wire.say(request_in(version, 1, "wait", 0)).await.unwrap();
+        side.wire.send_frame(request_in(version, 1, "wait", 0)).await.unwrap();
         let (body, _, responder) = side.heard.asked.recv().await.unwrap();
         responder.answer(&body, long.into());
-        let answer = side.wire.hear().await.unwrap().header;
+        let answer = side.wire.receive_frame().await.unwrap().header;
         assert_eq!((answer.status, answer.body_len, answer.payload_len), (heard, 0, 0));
         assert_eq!(side.metrics.handling.get(), 0);
-        side.wire.say(request_in(version, 2, "again", 0)).await.unwrap();
-        assert_eq!(side.wire.hear().await.unwrap().header.status, Status::Done);
+        side.wire.send_frame(request_in(version, 2, "again", 0)).await.unwrap();
+        assert_eq!(side.wire.receive_frame().await.unwrap().header.status, Status::Done);
     }
 }
 
@@ -142,11 +142,11 @@ async fn a_message_that_is_not_understood_is_counted_and_the_rest_goes_on() {
     ];
     for mut frame in unknown {
         frame.address(1);
-        side.wire.say(frame).await.unwrap();
+        side.wire.send_frame(frame).await.unwrap();
     }
     let mut number = Outgoing::new(Kind::Message, &6_u64, Bytes::new()).unwrap();
     number.address(1);
-    side.wire.say(number).await.unwrap();
+    side.wire.send_frame(number).await.unwrap();
     assert_eq!(side.heard.heard.recv().await, Some(6));
     assert_eq!(side.metrics.dropped.get(), 2);
 }
@@ -159,7 +159,7 @@ async fn a_caller_that_reads_nothing_is_not_read_and_then_dropped() {
     // Not even the virtual clock lets it take more: the answers have nowhere to go.
     while tokio::time::timeout(
         Duration::from_millis(100),
-        side.wire.say(request(said, "echo", payload)),
+        side.wire.send_frame(request(said, "echo", payload)),
     )
     .await
     .is_ok()
@@ -172,15 +172,15 @@ async fn a_caller_that_reads_nothing_is_not_read_and_then_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_says_nothing_is_dropped_and_one_that_pings_is_not() {
+async fn a_silent_caller_is_dropped_and_one_that_pings_is_not() {
     let mut side = connected();
     let since = Instant::now();
     for number in 0..10 {
         tokio::time::advance(PING_INTERVAL).await;
         let mut ping = Outgoing::bare(Kind::Ping, Status::Done).numbered(number);
         ping.address(1);
-        side.wire.say(ping).await.unwrap();
-        let pong = side.wire.hear().await.unwrap();
+        side.wire.send_frame(ping).await.unwrap();
+        let pong = side.wire.receive_frame().await.unwrap();
         assert_eq!((pong.header.kind, pong.header.number), (Kind::Pong, number));
     }
     assert!(matches!(side.ended.await.unwrap(), Broken::Silent));
@@ -199,15 +199,15 @@ async fn garbage_ends_the_connection() {
 #[tokio::test]
 async fn answers_overtake_each_other() {
     let mut side = connected();
-    side.wire.say(request(1, "wait 1", 10)).await.unwrap();
-    side.wire.say(request(2, "wait 2", 20)).await.unwrap();
+    side.wire.send_frame(request(1, "wait 1", 10)).await.unwrap();
+    side.wire.send_frame(request(2, "wait 2", 20)).await.unwrap();
     let first = side.heard.asked.recv().await.unwrap();
     let second = side.heard.asked.recv().await.unwrap();
     for (body, payload, responder) in [second, first] {
         responder.answer(&body, payload);
     }
     for number in [2, 1] {
-        let frame = side.wire.hear().await.unwrap();
+        let frame = side.wire.receive_frame().await.unwrap();
         assert_eq!(frame.header.number, number);
         assert_eq!(frame.into_payload().len(), number as usize * 10);
     }
@@ -220,22 +220,22 @@ async fn a_cancel_concerns_the_request_that_it_names_and_no_other() {
     let (told, mut hears) = tokio::sync::mpsc::channel(4);
     let mut asked = Vec::new();
     for number in [1_u64, 2] {
-        side.wire.say(request_in(version, number, "wait", 0)).await.unwrap();
+        side.wire.send_frame(request_in(version, number, "wait", 0)).await.unwrap();
         let (body, _, responder) = side.heard.asked.recv().await.unwrap();
         let told = told.clone();
         responder.when_unwanted(move || told.try_send(number).unwrap_or_default());
         asked.push((body, responder));
     }
     for number in [9999, 2, 2] {
-        side.wire.say(cancel(version, number)).await.unwrap();
+        side.wire.send_frame(cancel(version, number)).await.unwrap();
     }
     assert_eq!(hears.recv().await, Some(2));
     let (body, responder) = asked.remove(0);
     responder.answer(&body, Bytes::new());
-    assert_eq!(side.wire.hear().await.unwrap().header.number, 1, "the connection goes on");
-    side.wire.say(cancel(version, 1)).await.unwrap();
-    side.wire.say(request_in(version, 3, "echo", 0)).await.unwrap();
-    assert_eq!(side.wire.hear().await.unwrap().header.number, 3);
+    assert_eq!(side.wire.receive_frame().await.unwrap().header.number, 1, "the connection goes on");
+    side.wire.send_frame(cancel(version, 1)).await.unwrap();
+    side.wire.send_frame(request_in(version, 3, "echo", 0)).await.unwrap();
+    assert_eq!(side.wire.receive_frame().await.unwrap().header.number, 3);
     assert!(hears.try_recv().is_err(), "neither twice, nor after the answer");
 }
 
@@ -243,6 +243,6 @@ async fn a_cancel_concerns_the_request_that_it_names_and_no_other() {
 async fn a_cancel_in_a_version_that_has_none_ends_the_connection() {
     let version = PROTOCOL_CANCELS - 1;
     let mut side = connected_in(version);
-    side.wire.say(cancel(version, 1)).await.unwrap();
+    side.wire.send_frame(cancel(version, 1)).await.unwrap();
     assert!(matches!(side.ended.await.unwrap(), Broken::Frame(FrameError::NotDue)));
 }

@@ -40,7 +40,7 @@ pub(super) struct Channel {
     last: Instant,
     /// The time at which the reader sees the end, once the writer is gone.
     ends: Option<Instant>,
-    reader_is_gone: bool,
+    reader_closed: bool,
     /// The connection was reset.
     is_reset: bool,
     reader: Option<Waker>,
@@ -82,7 +82,7 @@ impl Channel {
             bytes: 0,
             last: Instant::now(),
             ends: None,
-            reader_is_gone: false,
+            reader_closed: false,
             is_reset: false,
             reader: None,
             writer: None,
@@ -199,7 +199,7 @@ impl ChannelTable {
         if way.is_reset {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
-        if way.reader_is_gone && hears {
+        if way.reader_closed && hears {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let room = WINDOW_BYTES - way.bytes;
@@ -229,7 +229,7 @@ impl ChannelTable {
     /// Closes the reader's end: bytes on their way are lost.
     pub(super) fn abandon(&mut self, number: u64) {
         let way = self.way(number);
-        way.reader_is_gone = true;
+        way.reader_closed = true;
         way.forget();
         wake(&mut way.writer);
         self.forget(number);
@@ -237,7 +237,7 @@ impl ChannelTable {
 
     fn forget(&mut self, number: u64) {
         let way = self.way(number);
-        if way.reader_is_gone && way.ends.is_some() {
+        if way.reader_closed && way.ends.is_some() {
             self.all.remove(&number);
         }
     }

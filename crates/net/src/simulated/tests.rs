@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::error::{CallError, NotSent, Unknown};
 use crate::limits::{BACKOFF_MAX, SILENCE_MAX};
-use crate::tests::{Echo, Echoing, Heard};
+use crate::tests::{Echo, Echoing, RecordedCalls};
 use crate::{Endpoint, Listener, Peer, Services};
 
 const CALLER: ServerId = ServerId(1);
@@ -16,7 +16,7 @@ const CALLED: ServerId = ServerId(2);
 struct Pair {
     network: Arc<Network>,
     peer: Peer<Echo>,
-    heard: Heard,
+    heard: RecordedCalls,
     _listener: Listener,
 }
 

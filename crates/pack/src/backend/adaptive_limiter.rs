@@ -55,7 +55,7 @@ pub(super) enum Answer {
 pub(super) struct AdaptiveLimiter {
     limit: f64,
     under_way: u32,
-    writes_under_way: u32,
+    writes_in_flight: u32,
     /// Requests begun before this have been answered for already.
     lowered: Option<Duration>,
     paused_until: Duration,
@@ -75,7 +75,7 @@ impl AdaptiveLimiter {
         Self {
             limit: f64::from(BACKEND_REQUESTS_START),
             under_way: 0,
-            writes_under_way: 0,
+            writes_in_flight: 0,
             lowered: None,
             paused_until: Duration::ZERO,
             rate: None,
@@ -98,7 +98,7 @@ impl AdaptiveLimiter {
     }
 
     pub(super) fn admits(&mut self, side: Side, now: Duration) -> Verdict {
-        let writes_full = side == Side::Write && self.writes_under_way >= self.writes_max();
+        let writes_full = side == Side::Write && self.writes_in_flight >= self.writes_max();
         if self.under_way >= self.limit() || writes_full {
             return Verdict::WhenOneEnds;
         }
@@ -116,7 +116,7 @@ impl AdaptiveLimiter {
         assert!(self.under_way < self.limit(), "no more are under way than may be");
         self.under_way += 1;
         if side == Side::Write {
-            self.writes_under_way += 1;
+            self.writes_in_flight += 1;
         }
         if let Some(rate) = &mut self.rate {
             rate.gathered -= 1.0;
@@ -128,7 +128,7 @@ impl AdaptiveLimiter {
         let was_full = self.under_way >= self.limit();
         self.under_way -= 1;
         if side == Side::Write {
-            self.writes_under_way -= 1;
+            self.writes_in_flight -= 1;
         }
         match answer {
             Answer::Good if was_full => {

@@ -400,7 +400,7 @@ async fn is_used(backend: &Backend) {
 }
 
 #[tokio::test]
-async fn google_is_asked_in_its_words() {
+async fn google_requests_have_googles_form() {
     let (backend, fake) = google();
     is_used(&backend).await;
     backend.remove("blobs/a").await.unwrap();
@@ -416,7 +416,7 @@ async fn google_is_asked_in_its_words() {
 }
 
 #[tokio::test]
-async fn azure_is_asked_in_its_words() {
+async fn azure_requests_have_azures_form() {
     let (backend, fake) = azure();
     is_used(&backend).await;
     let state = fake.state.lock();

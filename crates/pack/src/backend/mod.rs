@@ -51,7 +51,7 @@ use crate::blocking;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
 use crate::error::PackError;
-use crate::limits::{MISSING_LOOKS_MAX, MISSING_PAUSE};
+use crate::limits::{MISSING_PAUSE, MISSING_READS_MAX};
 
 /// Somebody else's object store, or a part of it under a prefix. Cheap to clone.
 #[derive(Clone)]
@@ -235,7 +235,7 @@ impl Backend {
     /// it is missing the request is made again.
     pub(crate) async fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool, PackError> {
         let mut pause = MISSING_PAUSE;
-        for _ in 0..MISSING_LOOKS_MAX {
+        for _ in 0..MISSING_READS_MAX {
             if self.try_put_new(name, bytes.clone()).await? {
                 return Ok(true);
             }
@@ -345,7 +345,7 @@ impl Backend {
         name: &str,
         range: Range<u64>,
     ) -> Result<Bytes, Unread> {
-        looked_for(name, || self.read(name, range.clone())).await
+        read_again(name, || self.read(name, range.clone())).await
     }
 
     /// All of a small object, whatever its length is by now; more than `most` bytes are an error.
@@ -392,7 +392,7 @@ impl Backend {
         name: &str,
         range: Range<u64>,
     ) -> Result<BoxStream<'static, Result<Bytes, PackError>>, Unread> {
-        looked_for(name, || self.pieces(name, range.clone())).await
+        read_again(name, || self.pieces(name, range.clone())).await
     }
 
     /// Bytes of an object, or `None` if there is no such object.
@@ -485,12 +485,12 @@ impl BackendClient {
 }
 
 /// Looks again for what seems to be missing: some stores say so for a moment of what is there.
-async fn looked_for<T, F: Future<Output = Result<T, Unread>>>(
+async fn read_again<T, F: Future<Output = Result<T, Unread>>>(
     name: &str,
     look: impl Fn() -> F,
 ) -> Result<T, Unread> {
     let mut pause = MISSING_PAUSE;
-    for looks in 1..MISSING_LOOKS_MAX {
+    for looks in 1..MISSING_READS_MAX {
         match look().await {
             Err(Unread::Missing) => {
                 tracing::warn!(

@@ -34,20 +34,20 @@ use crate::limits::{
 
 /// The time for which a request may stand still.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct RequestTimeouts {
     /// Until the next bytes of an answer.
     pub(super) silence: Duration,
     /// Bytes a second of an upload that are worth waiting for.
     pub(super) bytes_per_s_min: u64,
 }
 
-impl Default for Patience {
+impl Default for RequestTimeouts {
     fn default() -> Self {
         Self { silence: BACKEND_SILENCE_MAX, bytes_per_s_min: UPLINK_BYTES_PER_S_MIN }
     }
 }
 
-impl Patience {
+impl RequestTimeouts {
     /// Time until something moves, once so many bytes of a body were handed to the system.
     fn after(self, sent: u64) -> Duration {
         let buffered = sent.min(UPLINK_BUFFER_BYTES_MAX) as f64;
@@ -84,13 +84,13 @@ struct Watched {
 /// Makes clients.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Uplink {
-    pub(super) patience: Patience,
+    pub(super) request_timeouts: RequestTimeouts,
 }
 
 #[derive(Debug)]
 struct Client {
     inner: reqwest::Client,
-    patience: Patience,
+    request_timeouts: RequestTimeouts,
 }
 
 impl HttpConnector for Uplink {
@@ -101,7 +101,7 @@ impl HttpConnector for Uplink {
         let inner = reqwest::Client::builder()
             .user_agent(concat!("larder/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(BACKEND_CONNECT_MAX)
-            .tcp_user_timeout(self.patience.after(UPLINK_BUFFER_BYTES_MAX))
+            .tcp_user_timeout(self.request_timeouts.after(UPLINK_BUFFER_BYTES_MAX))
             .http1_only()
             .https_only(plain.as_deref() != Some("true"))
             // A length that is not that of the object would be taken for it.
@@ -114,7 +114,7 @@ impl HttpConnector for Uplink {
             store: "the client of the backend",
             source: Box::new(error),
         })?;
-        Ok(HttpClient::new(Client { inner, patience: self.patience }))
+        Ok(HttpClient::new(Client { inner, request_timeouts: self.request_timeouts }))
     }
 }
 
@@ -137,11 +137,11 @@ impl HttpService for Client {
         tokio::pin!(answer);
         loop {
             let before = sent.load(Ordering::Relaxed);
-            let allowed = self.patience.after(before);
+            let allowed = self.request_timeouts.after(before);
             match tokio::time::timeout(allowed, &mut answer).await {
                 Ok(answer) => {
                     let answer: http::Response<reqwest::Body> = answer.map_err(failed)?.into();
-                    let silence = self.patience.silence;
+                    let silence = self.request_timeouts.silence;
                     let coming = |body| Coming::new(body, silence, wanted);
                     return Ok(answer.map(|body| HttpResponseBody::new(coming(body))));
                 }

@@ -164,7 +164,7 @@ impl BackendUpload {
     }
 
     /// Returns true if parts that failed can be sent again.
-    pub(crate) fn can_go_on(&self) -> bool {
+    pub(crate) fn can_resume(&self) -> bool {
         !self.is_lost && matches!(self.parts, Some(Parts::Numbered(_)))
     }
 

@@ -7,7 +7,7 @@ use larder_types::{
     OpId, UploadId,
 };
 
-use crate::commit::under_way::UnderWay;
+use crate::commit::in_flight::InFlightUpload;
 use crate::format::entry::{Change, Content, Place};
 use crate::format::sums::BodySums;
 use crate::ids::{BackupId, BlobId, Run};
@@ -18,7 +18,7 @@ pub(crate) enum Body {
     /// To be packed.
     Packed { pieces: Vec<Bytes>, sums: BodySums },
     /// In the backend already. It is not taken for one that nobody wants while this is held.
-    There { place: Place, _under_way: UnderWay },
+    There { place: Place, _under_way: InFlightUpload },
 }
 
 /// A version whose bytes another is to be made of.

@@ -27,14 +27,14 @@ use tokio::sync::{oneshot, watch};
 use crate::bugs::{self, Bug};
 use crate::commit::command::{Command, Scope};
 use crate::commit::groups::Groups;
+use crate::commit::in_flight::StandalonesInFlight;
 use crate::commit::log::{LogRecordRef, PackLog};
 use crate::commit::neighbours::Neighbours;
-use crate::commit::plan::{Known, plan};
+use crate::commit::plan::{KnownKeys, plan};
 use crate::commit::policy::Packing;
 use crate::commit::queue::{Answer, Queue, Request, Snapshot, Woken};
 use crate::commit::slot::{Planned, Slot};
 use crate::commit::spool::{Spool, UnitBytes};
-use crate::commit::under_way::StandalonesUnderWay;
 use crate::commit::writers::{UnitWrite, write_lots};
 use crate::counters::{Counters, add, count};
 use crate::error::PackError;
@@ -48,7 +48,7 @@ use crate::limits::{
 };
 
 /// Time for which the log is idle before its last record is vouched for.
-const VOUCH_AFTER: Duration = Duration::from_millis(100);
+const COMMIT_MARK_AFTER: Duration = Duration::from_millis(100);
 
 /// The parts of a store that the committer shares with the others.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ pub(crate) struct Parts {
     pub(crate) queue: Arc<Queue>,
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
-    pub(crate) under_way: Arc<StandalonesUnderWay>,
+    pub(crate) under_way: Arc<StandalonesInFlight>,
     pub(crate) marks: Arc<Marks>,
     pub(crate) counters: Arc<Counters>,
     /// Groups of the open blob.
@@ -224,7 +224,7 @@ impl Committer {
             Woken::Asked => self.next()?,
             Woken::Due => self.idle()?,
             Woken::Stopped => {
-                self.log.vouch()?;
+                self.log.write_commit_mark()?;
                 return Ok(false);
             }
         }
@@ -236,13 +236,14 @@ impl Committer {
     fn due(&self) -> Option<Instant> {
         let since = self.parts.spool.open().and_then(|open| open.since);
         let seal = since.map(|since| since + self.limits.flush_timeout);
-        let vouch = self.log.is_unvouched().then(|| Instant::now() + VOUCH_AFTER);
-        [seal, vouch].into_iter().flatten().min()
+        let write_commit_mark =
+            self.log.lacks_commit_mark().then(|| Instant::now() + COMMIT_MARK_AFTER);
+        [seal, write_commit_mark].into_iter().flatten().min()
     }
 
     fn idle(&mut self) -> Result<(), PackError> {
-        if self.log.is_unvouched() {
-            self.log.vouch()?;
+        if self.log.lacks_commit_mark() {
+            self.log.write_commit_mark()?;
         }
         Ok(())
     }
@@ -261,7 +262,7 @@ impl Committer {
             count(match reason {
                 Reason::Full => &counters.sealed_full,
                 Reason::Due => &counters.sealed_due,
-                Reason::Asked => &counters.sealed_asked,
+                Reason::Asked => &counters.sealed_on_request,
             });
         }
         self.groups.close();
@@ -328,7 +329,7 @@ impl Committer {
                 break;
             };
             let (scopes, body_bytes) = (command.scopes(), command.body_bytes());
-            let (mut unit, name) = self.lot_of(&command);
+            let (mut unit, name) = self.upload_unit_of(&command);
             let full = !self.limits.fits(&bodies, unit, body_bytes)
                 || blob.is_some_and(|open| open.footer_bytes >= FOOTER_BYTES_MAX);
             if !group.takes(&command, &scopes, body_bytes) || full && !group.members.is_empty() {
@@ -364,7 +365,7 @@ impl Committer {
     }
 
     /// The unit for which a command brings a body, and the group that the body is of, if it is of one.
-    fn lot_of(&self, command: &Command) -> (UploadUnit, Option<String>) {
+    fn upload_unit_of(&self, command: &Command) -> (UploadUnit, Option<String>) {
         let body_bytes = command.body_bytes();
         let packed = command.packed_for().filter(|_| body_bytes > 0);
         let name = packed.and_then(|(bucket, key)| {
@@ -393,7 +394,7 @@ impl Committer {
             container,
             offset,
         };
-        let planned = plan(command, Known { index: &self.parts.index, others }, &slot)?;
+        let planned = plan(command, KnownKeys { index: &self.parts.index, others }, &slot)?;
         (self.at.seq, self.at.clock) = (slot.seq, slot.clock);
         Ok(planned)
     }

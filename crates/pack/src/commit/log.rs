@@ -46,7 +46,7 @@ pub(crate) struct PackLog {
     durable: OpSeq,
     scratch: Vec<u8>,
     /// Nothing durable follows the last commit that would tell its damage from a torn tail.
-    unvouched: bool,
+    uncommitted_mark: bool,
 }
 
 impl PackLog {
@@ -57,7 +57,7 @@ impl PackLog {
         durable: OpSeq,
     ) -> Self {
         let (batch, scratch) = (Batch::default(), Vec::new());
-        Self { appender, writer, batch, worker, durable, scratch, unvouched: true }
+        Self { appender, writer, batch, worker, durable, scratch, uncommitted_mark: true }
     }
 
     /// Takes a record; gives its end. It is durable after [`PackLog::commit`].
@@ -99,7 +99,7 @@ impl PackLog {
     pub(crate) fn commit(&mut self, seq: OpSeq) -> Result<(), LogError> {
         self.write()?;
         self.durable = seq;
-        self.unvouched = true;
+        self.uncommitted_mark = true;
         Ok(())
     }
 
@@ -113,17 +113,17 @@ impl PackLog {
         Ok(())
     }
 
-    /// Returns true if [`PackLog::vouch`] has something to do.
-    pub(crate) fn is_unvouched(&self) -> bool {
-        self.unvouched
+    /// Returns true if [`PackLog::write_commit_mark`] has something to do.
+    pub(crate) fn lacks_commit_mark(&self) -> bool {
+        self.uncommitted_mark
     }
 
     /// Says behind the last record that it is synced. For a log that falls idle.
     ///
     /// # Errors
     /// [`LogError::Broken`], for ever.
-    pub(crate) fn vouch(&mut self) -> Result<(), LogError> {
-        self.unvouched = false;
+    pub(crate) fn write_commit_mark(&mut self) -> Result<(), LogError> {
+        self.uncommitted_mark = false;
         match self.appender.mark() {
             Ok(_) => self.write(),
             Err(LogError::Busy | LogError::Full { .. }) => Ok(()),

@@ -24,32 +24,32 @@ pub(crate) struct PeerClock {
 
 /// While this is held nothing more is shown.
 pub(crate) struct Deciding<'a> {
-    _nothing_is_shown: MutexGuard<'a, ()>,
+    _hidden_guard: MutexGuard<'a, ()>,
     /// The greatest clock of what is shown.
     pub(crate) clock: HybridClock,
 }
 
 impl PeerClock {
     /// Another worker is as far as that.
-    pub(crate) fn hears(&self, clock: HybridClock) {
+    pub(crate) fn observe(&self, clock: HybridClock) {
         self.clock.fetch_max(clock.0, Ordering::Relaxed);
     }
 
     /// Makes visible what another worker told; no clock in it is greater than `clock`.
     pub(crate) fn show<T>(&self, clock: HybridClock, show: impl FnOnce() -> T) -> T {
         let _nobody_decides = self.deciding.lock();
-        self.hears(clock);
+        self.observe(clock);
         show()
     }
 
     /// Something is about to be decided.
     pub(crate) fn decide(&self) -> Deciding<'_> {
-        let _nothing_is_shown = self.deciding.lock();
+        let _hidden_guard = self.deciding.lock();
         let clock = match bugs::planted(Bug::ClockNotFollowed) {
             true => HybridClock(0),
             false => HybridClock(self.clock.load(Ordering::Relaxed)),
         };
-        Deciding { _nothing_is_shown, clock }
+        Deciding { _hidden_guard, clock }
     }
 }
 

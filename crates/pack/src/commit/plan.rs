@@ -20,7 +20,7 @@ use crate::index::Index;
 
 /// The state that a command is decided against.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct KnownKeys<'a> {
     pub(crate) index: &'a Index,
     /// The other workers of the bucket, if it is shared.
     pub(crate) others: Option<&'a dyn Neighbours>,
@@ -32,7 +32,7 @@ pub(crate) struct Known<'a> {
 /// Why nothing changes.
 pub(crate) fn plan(
     command: Command,
-    known: Known<'_>,
+    known: KnownKeys<'_>,
     slot: &Slot,
 ) -> Result<Planned, ObjectError> {
     let index = known.index;
@@ -163,7 +163,7 @@ fn complete(
     target: Target,
     upload: UploadId,
     options: &CompleteOptions,
-    known: Known<'_>,
+    known: KnownKeys<'_>,
     slot: &Slot,
 ) -> Result<Planned, ObjectError> {
     let index = known.index;
@@ -226,7 +226,7 @@ fn open_upload(
 }
 
 fn check(
-    known: Known<'_>,
+    known: KnownKeys<'_>,
     bucket: BucketId,
     target: &Target,
     condition: &Condition,

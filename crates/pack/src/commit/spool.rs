@@ -297,7 +297,7 @@ impl Spool {
         if let (Some(id), Some(name)) = (entry.change.bucket(), bucket) {
             blob.buckets.entry(id).or_insert_with(|| name.clone());
         }
-        if !entry.change.is_told_anew() && blob.since.is_none() {
+        if !entry.change.is_relogged() && blob.since.is_none() {
             blob.since = Some(Instant::now());
         }
         state.body_bytes += blob.body_bytes() - before.0;
@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_named_after_blob_and_lot() {
+    fn files_are_named_after_blob_and_upload_unit() {
         for nth in 0..=BUNDLES_MAX {
             let unit = UploadUnit::numbered(nth).unwrap();
             let path = path(0xAB, unit);

@@ -232,7 +232,7 @@ impl Change {
 
     /// Returns true if it only re-logs what was said before, as a blob with that is to go.
     #[must_use]
-    pub fn is_told_anew(&self) -> bool {
+    pub fn is_relogged(&self) -> bool {
         matches!(
             self,
             Self::Moved { .. }

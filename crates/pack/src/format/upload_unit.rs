@@ -139,7 +139,7 @@ mod tests {
     const BLOB: BlobId = BlobId { worker: WorkerId(3), seq: 257 };
 
     #[test]
-    fn a_bundle_is_told_by_its_name() {
+    fn a_bundle_is_recognized_by_its_name() {
         for nth in 0..=BUNDLES_MAX {
             let unit = UploadUnit::numbered(nth).unwrap();
             assert_eq!(UploadUnit::of(unit.container(BLOB)), Some((BLOB, unit)));

@@ -42,7 +42,7 @@ use crate::format::entry::Container;
 use crate::format::names;
 use crate::ids::{ProcessId, StandaloneId, WorkerId};
 use crate::index::Index;
-use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
+use crate::limits::{REMOVED_UNREQUESTED_MAX, UNWANTED_MAX};
 use crate::owner::counting::{self, Counting};
 use crate::owner::horizon::Horizon;
 use crate::owner::numbering::forgetting;
@@ -72,7 +72,7 @@ pub(crate) struct Remover {
     /// The first blob that this process begins itself.
     pub(crate) began: u64,
     /// Removals since the owner was asked for.
-    pub(crate) unasked: u64,
+    pub(crate) unrequested: u64,
     /// The last blob that was uploaded before that.
     pub(crate) vouched: u64,
 }
@@ -282,7 +282,7 @@ impl Remover {
             return Ok(());
         }
         let old = forgetting::old(&self.counting.numbers, self.worker);
-        for (worker, process) in forgetting::may_go(&self.counting, old) {
+        for (worker, process) in forgetting::removable(&self.counting, old) {
             self.remove(&counting::path(worker, process), 0).await?;
             self.remove(&counting::record_path(worker, process), 0).await?;
         }
@@ -336,12 +336,12 @@ impl Remover {
     }
 
     async fn remove(&mut self, name: &str, told: u64) -> Result<(), PackError> {
-        if self.unasked == 0 || told > self.vouched {
+        if self.unrequested == 0 || told > self.vouched {
             let uploaded = *self.spool.uploaded().borrow();
             self.owner.ask().await?;
-            (self.unasked, self.vouched) = (0, uploaded);
+            (self.unrequested, self.vouched) = (0, uploaded);
         }
-        self.unasked = (self.unasked + 1) % REMOVED_UNASKED_MAX;
+        self.unrequested = (self.unrequested + 1) % REMOVED_UNREQUESTED_MAX;
         self.pace.spend(0).await;
         self.backend.remove(name).await
     }

@@ -11,7 +11,7 @@
 //!
 //! 1. A worker answers what was handed to it, or refuses; it hands nothing on again.
 //! 2. An object that was completed by way of this worker is shown by it when the answer leaves, unless nothing is heard of
-//!    the other for [`HEARD_WAIT_MAX`].
+//!    the other for [`RECEIVED_WAIT_MAX`].
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use larder_types::{BucketName, HybridClock, UploadId};
 
 use crate::error::unavailable;
 use crate::ids::WorkerId;
-use crate::limits::HEARD_WAIT_MAX;
+use crate::limits::RECEIVED_WAIT_MAX;
 use crate::packer::Packer;
 use crate::peers::Others;
 use crate::peers::feed::wire::CLOCK;
@@ -68,7 +68,7 @@ impl Packer {
         answer.headers_mut().remove(CLOCK);
         others.count_handed_on();
         if completes && let Some(known) = peer.known() {
-            let heard = tokio::time::timeout(HEARD_WAIT_MAX, known.reaches(clock)).await;
+            let heard = tokio::time::timeout(RECEIVED_WAIT_MAX, known.reaches(clock)).await;
             if heard.is_err() {
                 tracing::warn!(worker = %peer.name, "an upload was completed at another worker, whose change has not arrived: it will be visible here later");
             }

@@ -115,9 +115,9 @@ pub(crate) fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) 
         Content::Run(_) => StoredBody::Inline(bytes::Bytes::new()),
         Content::Parts { upload, parts } => StoredBody::Parts { upload, parts },
     };
-    let (told_parts, remote) = (Vec::new(), None);
+    let (remote_parts, remote) = (Vec::new(), None);
     let (op, metax, key) = (version.op, version.metax, key.clone());
-    Opened { bucket, key, op, metax, body, bytes: None, told_parts, remote }
+    Opened { bucket, key, op, metax, body, bytes: None, remote_parts, remote }
 }
 
 impl Objects for Packer {

@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_before_the_one_with_which_its_process_says_that_it_began_is_damage_beside_another() {
+    fn a_blob_from_before_its_process_began_counts_as_damage_beside_another() {
         let counting = counting(&[(9, Some(Record::From(6)))]);
         for blobs in [vec![blob(8, 5), blob(9, 5)], vec![blob(9, 5), blob(8, 5)]] {
             counting.counted(blobs).unwrap_err();

@@ -79,7 +79,7 @@ pub(crate) struct Numbered {
 pub(crate) enum Knows<'a> {
     /// The spool's blobs wait, and all blobs before them are uploaded.
     All(&'a Spool),
-    /// Those that wait as the log and [`Numbering::known_before`] say. The index is to be made of the others, which are
+    /// Those that wait as the log and [`Numbering::numbers_in_use`] say. The index is to be made of the others, which are
     /// uploaded.
     Log(&'a Spool),
 }
@@ -191,7 +191,7 @@ impl Numbering {
     ///
     /// # Errors
     /// As for [`Numbering::check`].
-    pub(crate) async fn look(&self) -> Result<(), PackError> {
+    pub(crate) async fn refresh(&self) -> Result<(), PackError> {
         let claim = check_owner(&self.backend, self.worker);
         match self.known() {
             Some(process) => try_join(claim, self.check_latest(process, NumberingEvidence::Clocks))
@@ -207,7 +207,7 @@ impl Numbering {
     ///
     /// # Errors
     /// [`PackError`], if that cannot be found out.
-    pub(crate) async fn known_before(&self) -> Result<u64, PackError> {
+    pub(crate) async fn numbers_in_use(&self) -> Result<u64, PackError> {
         match read_record(&self.backend, self.worker, numbered(&*self.disk)?).await? {
             Some(Record::From(first)) => Ok(first),
             Some(Record::Closed) | None => Ok(0),

@@ -15,7 +15,7 @@
 //! 3. A backend that does not answer stops nobody: it may be away for days, and an operator who takes a worker over is
 //!    told to stop it first.
 //! 4. A question counts from when it was begun: a claim may come right after the backend looked.
-//! 5. Requests wait for no write to the backend: what lets them in takes no number ([`Numbering::look`]).
+//! 5. Requests wait for no write to the backend: what lets them in takes no number ([`Numbering::refresh`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,13 +31,13 @@ use crate::counters::count;
 use crate::error::{PackError, unavailable};
 use crate::format::rows::BlobRow;
 use crate::ids::ProcessId;
-use crate::limits::{OWNER_LOOK_MAX, OWNER_PERIOD, OWNER_UNSEEN_MAX};
+use crate::limits::{OWNER_CHECK_MAX, OWNER_PERIOD, OWNER_UNSEEN_MAX};
 use crate::owner::counting;
 use crate::owner::numbering::{Knows, Numbering, NumberingEvidence};
 
 /// Ages of the last answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Known {
+struct OwnerState {
     /// The last question began that found this worker to be the owner.
     owned: Duration,
     /// The last question ended without an answer; `None` if it had one.
@@ -55,8 +55,8 @@ enum ServeDecision {
     Unanswered,
 }
 
-impl Known {
-    fn stand(self) -> ServeDecision {
+impl OwnerState {
+    fn decision(self) -> ServeDecision {
         match self.failed {
             _ if self.owned <= OWNER_UNSEEN_MAX => ServeDecision::Owner,
             Some(failed) if failed <= OWNER_UNSEEN_MAX => ServeDecision::Unanswered,
@@ -121,18 +121,18 @@ impl Ownership {
     /// # Errors
     /// [`PackError::is_superseded`], for ever, or that the backend does not answer.
     pub(crate) async fn ask(&self) -> Result<ProcessId, PackError> {
-        self.ask_by(NumberingEvidence::Backend).await
+        self.check_by(NumberingEvidence::Backend).await
     }
 
     /// As [`Ownership::ask`], but for work that begins now: only a check that starts after this call counts.
     ///
     /// # Errors
     /// As for [`Ownership::ask`].
-    pub(crate) async fn ask_to_begin(&self) -> Result<ProcessId, PackError> {
-        self.ask_by(NumberingEvidence::Clocks).await
+    pub(crate) async fn check_before_begin(&self) -> Result<ProcessId, PackError> {
+        self.check_by(NumberingEvidence::Clocks).await
     }
 
-    async fn ask_by(&self, by: NumberingEvidence) -> Result<ProcessId, PackError> {
+    async fn check_by(&self, by: NumberingEvidence) -> Result<ProcessId, PackError> {
         self.known()?;
         let begun = SuspendAwareInstant::now(self.uptime);
         let answer = self.numbering.check(Knows::All(&self.spool), by).await;
@@ -140,10 +140,10 @@ impl Ownership {
     }
 
     /// Asks now, on behalf of requests.
-    async fn look(&self) -> Result<(), PackError> {
+    async fn refresh(&self) -> Result<(), PackError> {
         self.known()?;
         let begun = SuspendAwareInstant::now(self.uptime);
-        let answer = in_time(self.numbering.look()).await;
+        let answer = in_time(self.numbering.refresh()).await;
         self.learn(begun, answer)
     }
 
@@ -192,9 +192,12 @@ impl Ownership {
         superseded.map_or(Ok(()), Err)
     }
 
-    fn times(&self) -> Known {
+    fn times(&self) -> OwnerState {
         let seen = self.seen.lock();
-        Known { owned: seen.owned.elapsed(), failed: seen.failed.map(|failed| failed.elapsed()) }
+        OwnerState {
+            owned: seen.owned.elapsed(),
+            failed: seen.failed.map(|failed| failed.elapsed()),
+        }
     }
 
     /// Refuses what comes after a take-over that is known.
@@ -211,11 +214,11 @@ impl Ownership {
     /// [`ObjectError::Unavailable`].
     pub(crate) async fn admit(&self) -> Result<(), ObjectError> {
         self.refuse_superseded()?;
-        if self.times().stand() == ServeDecision::Unasked {
+        if self.times().decision() == ServeDecision::Unasked {
             let _turn = self.asking.lock().await;
             // A request that waited for another finds the answer of that one.
-            if self.times().stand() == ServeDecision::Unasked
-                && let Err(error) = self.look().await
+            if self.times().decision() == ServeDecision::Unasked
+                && let Err(error) = self.refresh().await
             {
                 tracing::warn!(%error, "cannot read who owns the backend: this worker serves all the same");
             }
@@ -232,8 +235,8 @@ impl Ownership {
                 if !self.times().due_in().is_zero() {
                     continue;
                 }
-                let Known { owned, failed } = self.times();
-                let answer = self.look().await;
+                let OwnerState { owned, failed } = self.times();
+                let answer = self.refresh().await;
                 if let Err(error) = &answer
                     && !error.is_superseded()
                     && failed.is_none()
@@ -265,9 +268,9 @@ async fn in_time<T>(asked: impl Future<Output = Result<T, PackError>>) -> Result
     let late = |_| PackError::Backend {
         operation: "say",
         name: "who owns it".to_owned(),
-        reason: format!("it did not within {OWNER_LOOK_MAX:?}"),
+        reason: format!("it did not within {OWNER_CHECK_MAX:?}"),
     };
-    tokio::time::timeout(OWNER_LOOK_MAX, asked).await.map_err(late)?
+    tokio::time::timeout(OWNER_CHECK_MAX, asked).await.map_err(late)?
 }
 
 #[cfg(test)]

@@ -22,10 +22,10 @@ use crate::blocking;
 use crate::clock::{SuspendAwareInstant, now_ms, uptime};
 use crate::commit::committer::{BlobLimits, Committer, Parts};
 use crate::commit::flusher::Flusher;
+use crate::commit::in_flight::StandalonesInFlight;
 use crate::commit::neighbours::Neighbours;
 use crate::commit::queue::{Queue, Request as Asked};
 use crate::commit::spool::Spool;
-use crate::commit::under_way::StandalonesUnderWay;
 use crate::counters::Counters;
 use crate::error::PackError;
 use crate::format::rows::Applied;
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) under_way: Arc<StandalonesUnderWay>,
+    pub(crate) under_way: Arc<StandalonesInFlight>,
     pub(crate) readers: Arc<Readers>,
     groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
@@ -291,7 +291,7 @@ impl Packer {
         let maintenance = Arc::new(tokio::sync::Mutex::new(maintenance));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(maintenance::run(maintenance.clone(), period));
-        let peer_clock = tokio::spawn(tell(shared.clone()));
+        let peer_clock = tokio::spawn(write_status(shared.clone()));
         let asking = tokio::spawn(shared.owner.clone().watch());
         let threads = Mutex::new(threads);
         Ok(Self {
@@ -330,9 +330,9 @@ impl Packer {
     ///
     /// # Errors
     /// [`PackError`], if not all of them could be looked at.
-    pub async fn look(&self) -> Result<(), PackError> {
+    pub async fn refresh(&self) -> Result<(), PackError> {
         match &self.shared.others {
-            Some(others) => others.look().await,
+            Some(others) => others.refresh().await,
             None => Ok(()),
         }
     }
@@ -420,18 +420,18 @@ impl Packer {
         if let Some(others) = &self.shared.others {
             others.flush();
         }
-        self.shared.teller.tell(self.shared.moment(), false);
+        self.shared.teller.write_status(self.shared.moment(), false);
     }
 }
 
 /// Writes down how the store is, again and again.
-async fn tell(shared: Arc<Shared>) {
+async fn write_status(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(STATUS_PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let peer_clock = shared.clone();
-        let told = tokio::task::spawn_blocking(move || peer_clock.tell());
+        let told = tokio::task::spawn_blocking(move || peer_clock.write_status());
         if told.await.is_err() {
             return;
         }
@@ -479,7 +479,7 @@ impl Shared {
                 pace: pace(),
                 unwanted: BTreeMap::new(),
                 began,
-                unasked: 0,
+                unrequested: 0,
                 vouched: 0,
             },
             backups: BackupWriter {
@@ -512,10 +512,10 @@ impl Shared {
         StandaloneId { worker: self.worker, run: self.run, number }
     }
 
-    fn tell(&self) {
-        self.teller.tell(self.moment(), true);
+    fn write_status(&self) {
+        self.teller.write_status(self.moment(), true);
         if let Some(others) = &self.others {
-            others.tell(&*self.disk);
+            others.write_status(&*self.disk);
         }
     }
 

@@ -187,7 +187,7 @@ impl StatusWriter {
     }
 
     /// Writes it down, if anything is new or the last time is long ago. Blocks.
-    pub(crate) fn tell(&self, now: Moment, running: bool) {
+    pub(crate) fn write_status(&self, now: Moment, running: bool) {
         let status = self.status(now, running);
         let mut written = self.written.lock();
         let same = |last: &Status| {
@@ -272,13 +272,13 @@ mod tests {
         let counters = Arc::<Counters>::default();
         counters.requests.count(RequestClass::Put, 5);
         add(&counters.blobs, 1);
-        open(&counters).tell(Moment::default(), false);
+        open(&counters).write_status(Moment::default(), false);
         let first = Status::read(dir.path()).unwrap();
         assert_eq!((first.totals.requests.put, first.totals.blobs, first.running), (5, 1, false));
 
         let counters = Arc::<Counters>::default();
         counters.requests.count(RequestClass::Put, 2);
-        open(&counters).tell(Moment::default(), true);
+        open(&counters).write_status(Moment::default(), true);
         let second = Status::read(dir.path()).unwrap();
         assert_eq!((second.totals.requests.put, second.totals.blobs), (7, 1));
         assert_eq!(second.since_ms, first.since_ms);
@@ -286,12 +286,12 @@ mod tests {
 
         std::fs::write(dir.path().join(FILE), "{").unwrap();
         assert!(Status::read(dir.path()).is_err());
-        open(&counters).tell(Moment::default(), true);
+        open(&counters).write_status(Moment::default(), true);
         assert_eq!(Status::read(dir.path()).unwrap().totals.requests.put, 2);
     }
 
     #[test]
-    fn a_worker_that_was_not_heard_of_for_long_does_not_run() {
+    fn a_worker_without_recent_status_counts_as_stopped() {
         let now = now_ms();
         let long = 3 * STATUS_WRITTEN_AT_LEAST.as_millis() as u64;
         assert!(Status { written_ms: now, ..sample() }.is_heard());

@@ -8,9 +8,9 @@ use bytes::Bytes;
 
 use super::Others;
 use super::feed::{FeedUpdate, Link};
-use super::heard::HeardEntries;
 use super::index_store::PeerIndex;
-use super::peer::{Known, Mark, Peer};
+use super::peer::{FollowedIndex, Mark, Peer};
+use super::received_log::ReceivedEntries;
 use crate::backend::{Backend, Unread};
 use crate::backup;
 use crate::blocking;
@@ -22,7 +22,7 @@ use crate::format::entry::Entry;
 use crate::format::rows::{Applied, BlobContent, BlobRow};
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
-use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
+use crate::limits::{CLOCK_AHEAD_LOG_PAUSE, GAP_CHECKS_MAX, RECEIVED_BYTES_MAX};
 use crate::owner::counting::Listed;
 use crate::owner::horizon::Horizon;
 use crate::owner::identity::check_owner;
@@ -59,20 +59,21 @@ impl Others {
                 return Ok(());
             }
             // Its directory was put back from an older copy, which gave the same numbers again.
-            Caught::Ghosts(blob) => {
+            Caught::StaleBlobs(blob) => {
                 tracing::warn!(worker = %peer.name, %blob, "another worker's announced changes differ from its uploads: rebuilding its index");
-                let lost = |made: &Index, _: &Horizon| self.write_ghosts(peer, &known, made, blob);
+                let lost =
+                    |made: &Index, _: &Horizon| self.write_stale_blobs(peer, &known, made, blob);
                 let made = self.make(peer, known.worker, lost).await?;
                 let Some(made) = made else { return Ok(()) };
                 self.show(peer, &made);
                 made.mark()
             }
-            Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
+            Caught::Gap if peer.count_gap() < GAP_CHECKS_MAX => return Ok(()),
             Caught::Gap => {
                 tracing::warn!(worker = %peer.name, "blobs are missing that were never retired: rebuilding the worker's index");
                 let made = self.make(peer, known.worker, |_, _| Ok(())).await?;
                 // Changes that it told and has not uploaded yet are not forgotten for it.
-                let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
+                let is_behind = |made: &Arc<FollowedIndex>| made.at().seq < known.at().seq;
                 let Some(made) = made.filter(|made| !is_behind(made)) else { return Ok(()) };
                 self.show(peer, &made);
                 made.mark()
@@ -81,15 +82,15 @@ impl Others {
         peer.no_gap();
         let clock = mark.clock.max(known.at().clock);
         let ahead_ms = clock.ms().saturating_sub(now_ms());
-        if u128::from(ahead_ms) > CLOCK_AHEAD_TOLD.as_millis() {
+        if u128::from(ahead_ms) > CLOCK_AHEAD_LOG_PAUSE.as_millis() {
             tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: puts here use its time");
         }
-        self.peer_clock.hears(clock);
+        self.peer_clock.observe(clock);
         peer.looked(begun, mark, self.settings().kept / 16);
         Ok(())
     }
 
-    fn show(&self, peer: &Peer, known: &Arc<Known>) {
+    fn show(&self, peer: &Peer, known: &Arc<FollowedIndex>) {
         self.peer_clock.show(known.at().clock, || peer.show(known.clone()));
     }
 
@@ -98,8 +99,8 @@ impl Others {
         &self,
         peer: &Arc<Peer>,
         worker: WorkerId,
-        before: Option<Arc<Known>>,
-    ) -> Result<Option<Arc<Known>>, PackError> {
+        before: Option<Arc<FollowedIndex>>,
+    ) -> Result<Option<Arc<FollowedIndex>>, PackError> {
         let horizon = Horizon::read(&peer.backend).await?;
         if !horizon.is_of(worker) {
             return Ok(None);
@@ -108,13 +109,13 @@ impl Others {
         if before.is_some() {
             // It was taken over.
         } else if let Some((stored, at)) = self.index_store().open(&peer.name, worker)? {
-            let known = self.known_of(peer, worker, stored, at)?;
+            let known = self.known_versions(peer, worker, stored, at)?;
             known.recall(&peer.name)?;
             self.show(peer, &known);
             return Ok(Some(known));
         } else if let Some((claim, stored, at)) = self.index_store().earlier(&peer.name, worker)? {
             // It was taken over while this worker did not run.
-            let known = self.known_of(peer, claim, stored, at)?;
+            let known = self.known_versions(peer, claim, stored, at)?;
             known.recall(&peer.name)?;
             before = Some(known);
         }
@@ -135,7 +136,7 @@ impl Others {
         peer: &Arc<Peer>,
         worker: WorkerId,
         write_lost: impl FnOnce(&Index, &Horizon) -> Result<(), PackError> + Send,
-    ) -> Result<Option<Arc<Known>>, PackError> {
+    ) -> Result<Option<Arc<FollowedIndex>>, PackError> {
         let backend = &peer.backend;
         let horizon = Horizon::read(backend).await?;
         if !horizon.is_of(worker) {
@@ -144,7 +145,7 @@ impl Others {
         let backups = backup::known(backend, &horizon).await?;
         let PeerIndex { index, heard } = self.index_store().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
-        let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
+        let is_lost = peer.gaps() + 1 >= GAP_CHECKS_MAX;
         let report = self.blobs_report(&peer.name).filter(|_| is_lost);
         let rebuild = Rebuild {
             backend,
@@ -177,18 +178,18 @@ impl Others {
         write_lost(&index, &horizon)?;
         index.set_applied(&at)?;
         index.flush()?;
-        self.known_of(peer, worker, PeerIndex { index, heard }, at).map(Some)
+        self.known_versions(peer, worker, PeerIndex { index, heard }, at).map(Some)
     }
 
-    fn known_of(
+    fn known_versions(
         &self,
         peer: &Arc<Peer>,
         worker: WorkerId,
         PeerIndex { index, heard }: PeerIndex,
         at: Applied,
-    ) -> Result<Arc<Known>, PackError> {
+    ) -> Result<Arc<FollowedIndex>, PackError> {
         let parts = (self.bodies(peer, index), heard);
-        Ok(Arc::new(Known::new(worker, parts, at, self.peer_clock.clone())?))
+        Ok(Arc::new(FollowedIndex::new(worker, parts, at, self.peer_clock.clone())?))
     }
 
     fn bodies(&self, peer: &Arc<Peer>, index: Index) -> Bodies {
@@ -200,7 +201,7 @@ impl Others {
     }
 
     /// Takes the blobs of a claim that are new in the bucket, in their order.
-    async fn catch_up(&self, peer: &Peer, known: &Arc<Known>) -> Result<Caught, PackError> {
+    async fn catch_up(&self, peer: &Peer, known: &Arc<FollowedIndex>) -> Result<Caught, PackError> {
         let last = BlobId { worker: known.worker, seq: known.at().rebuilt };
         let after = BlobName::behind(last);
         let mut listed = Listed::all(peer.backend.names_after(blob::PREFIX, &after).await?)?;
@@ -225,7 +226,7 @@ impl Others {
                 break;
             }
             if !take_blob(&peer.backend, known, name, &row).await? {
-                return Ok(Caught::Ghosts(name.id));
+                return Ok(Caught::StaleBlobs(name.id));
             }
             known.uploaded(name.id.seq, &row)?;
         }
@@ -234,10 +235,10 @@ impl Others {
     }
 
     /// Takes what a worker told of itself.
-    pub(crate) async fn take_heard(
+    pub(crate) async fn take_received(
         &self,
         peer: &Peer,
-        known: &Arc<Known>,
+        known: &Arc<FollowedIndex>,
         heard: FeedUpdate,
     ) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
@@ -251,7 +252,7 @@ impl Others {
         match heard {
             FeedUpdate::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
                 let (taking, name) = (known.clone(), peer.name.clone());
-                let heard = HeardEntries { blob, from, is_whole, bytes: bytes.to_vec() };
+                let heard = ReceivedEntries { blob, from, is_whole, bytes: bytes.to_vec() };
                 blocking::run(move || taking.hear(&name, &heard)).await??;
             }
             FeedUpdate::Uploaded { blob, row } => {
@@ -264,7 +265,7 @@ impl Others {
             FeedUpdate::Entries { .. } | FeedUpdate::Nothing { .. } => {}
         }
         let is_due = known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES;
-        if is_due || known.heard_bytes() >= HEARD_BYTES_KEPT {
+        if is_due || known.received_bytes() >= RECEIVED_BYTES_MAX {
             known.flush()?;
         }
         Ok(())
@@ -276,7 +277,7 @@ enum Caught {
     Up,
     /// This blob lacks changes that were announced for it: the process that announced them has been superseded, and
     /// they are void.
-    Ghosts(BlobId),
+    StaleBlobs(BlobId),
     /// A later process of the worker, or its heir, may yet judge a blob void.
     Undecided,
     /// A blob is missing: it is not listed yet, or was removed while this worker was away.
@@ -289,7 +290,7 @@ pub(super) fn is_gap(error: &PackError) -> bool {
     matches!(error, PackError::Missing { .. } | PackError::Damaged { .. })
 }
 
-impl HeardEntries {
+impl ReceivedEntries {
     /// The entries, each with where it ends; the last may be cut off.
     pub(super) fn parse(&self, name: &WorkerName) -> Result<Vec<(Entry, u64)>, PackError> {
         let (mut entries, mut rest) = (Vec::new(), &self.bytes[..]);
@@ -323,7 +324,7 @@ fn next_entry<'a>(
 /// Takes what is not known yet of a blob that is in the bucket, from its footer; false if what was heard of it is not there.
 async fn take_blob(
     backend: &Backend,
-    known: &Arc<Known>,
+    known: &Arc<FollowedIndex>,
     name: BlobName,
     row: &BlobRow,
 ) -> Result<bool, PackError> {
@@ -342,7 +343,7 @@ async fn take_blob(
         if footer.trailer.id != name.id || footer.trailer.blob_bytes() != bytes {
             return Err(PackError::damaged(&path, "it is not the blob that its name says"));
         }
-        if !has_all_heard(&known, name.id, footer)? {
+        if !has_received_all(&known, name.id, footer)? {
             return Ok(false);
         }
         if name.id.seq <= known.at().blob {
@@ -362,7 +363,11 @@ async fn take_blob(
 /// Returns true if a footer has the received changes of its blob: their first and last entry, and if all were received,
 /// no more. Each has its number and its clock, which no two processes give alike; rows of earlier builds lack the first
 /// clock.
-fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
+fn has_received_all(
+    known: &FollowedIndex,
+    blob: BlobId,
+    footer: FooterReader<'_>,
+) -> Result<bool, PackError> {
     let heard = known.index().blob_content(blob)?;
     let Some(heard) = heard else {
         // No change was received, or a later one retired it.

@@ -1,5 +1,5 @@
 //! Keeps the indexes of other workers in `peers/NAME/CLAIM-NUMBER` of the directory. Beside each is the log of changes
-//! received since the index was durable (`heard.rs`).
+//! received since the index was durable (`received_log.rs`).
 //!
 //! # Invariant
 //!
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use larder_env::{Disk, RealDisk};
 use larder_kv::LsmKv;
 
-use super::heard::HeardLog;
+use super::received_log::ReceivedLog;
 use crate::error::PackError;
 use crate::format::rows::Applied;
 use crate::ids::WorkerId;
@@ -26,7 +26,7 @@ const DIR: &str = "peers";
 /// An index of another worker, and what was heard beyond it.
 pub(crate) struct PeerIndex {
     pub(crate) index: Index,
-    pub(crate) heard: HeardLog,
+    pub(crate) heard: ReceivedLog,
 }
 
 /// Where indexes come from: a directory, or the memory of a simulation.
@@ -89,8 +89,8 @@ impl Directory {
         name: &WorkerName,
         worker: WorkerId,
         number: u64,
-    ) -> Result<HeardLog, PackError> {
-        Ok(HeardLog::of(self.disk.clone(), name, &file(worker, number))?)
+    ) -> Result<ReceivedLog, PackError> {
+        Ok(ReceivedLog::of(self.disk.clone(), name, &file(worker, number))?)
     }
 }
 

@@ -63,7 +63,7 @@ impl Joined {
         let caller = Caller::new(endpoint.clone());
         let others = Others::new(me, root, sharing, index_store, reads, caller, uptime);
         others.announce().await?;
-        others.look_first().await?;
+        others.poll_first().await?;
         Ok(Self { others: Arc::new(others), socket, endpoint, worker })
     }
 

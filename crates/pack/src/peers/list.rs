@@ -9,7 +9,7 @@ use larder_objects::{ListPage, ListRequest, ListedObject, ObjectError, Page, Sca
 use larder_types::codec::{CodecError, decode};
 use larder_types::{BucketId, BucketName, ObjectKey, UploadId, UploadRow, rows as keys};
 
-use super::peer::Known;
+use super::peer::FollowedIndex;
 use super::view::Rank;
 use super::{Others, hidden};
 use crate::error::{PackError, unavailable, unread};
@@ -43,13 +43,13 @@ static UPLOADS: Table = Table {
 struct Source<'a> {
     index: &'a Index,
     bucket: BucketId,
-    is_grave: bool,
+    is_tombstone: bool,
 }
 
 /// The content of a row, by the bytes behind its head.
 struct Row {
     rank: Rank,
-    is_grave: bool,
+    is_tombstone: bool,
     value: Bytes,
 }
 
@@ -69,9 +69,9 @@ pub(crate) fn fill(
     let (known, tombstones) = (others.known(), hidden::tombstones(bucket));
     let sources: Vec<_> = indexes(own, &known)
         .flat_map(|index| [(index, bucket, false), (index, &tombstones, true)])
-        .filter_map(|(index, name, is_grave)| {
+        .filter_map(|(index, name, is_tombstone)| {
             let bucket = index.bucket_id(name)?;
-            Some(Source { index, bucket, is_grave })
+            Some(Source { index, bucket, is_tombstone })
         })
         .collect();
     let page = Page::new(VERSIONS.letter, LISTED, request);
@@ -97,7 +97,7 @@ pub(crate) fn fill_uploads(
     let sources: Vec<_> = indexes(own, &known)
         .filter_map(|index| {
             let bucket = index.bucket_id(bucket)?;
-            Some(Source { index, bucket, is_grave: false })
+            Some(Source { index, bucket, is_tombstone: false })
         })
         .collect();
     let page = Page::new(UPLOADS.letter, LISTED, request);
@@ -106,7 +106,7 @@ pub(crate) fn fill_uploads(
 }
 
 /// The indexes of all workers.
-fn indexes<'a>(own: &'a Index, known: &'a [Arc<Known>]) -> impl Iterator<Item = &'a Index> {
+fn indexes<'a>(own: &'a Index, known: &'a [Arc<FollowedIndex>]) -> impl Iterator<Item = &'a Index> {
     std::iter::once(own).chain(known.iter().map(|known| known.index()))
 }
 
@@ -127,7 +127,7 @@ fn fill_page<T>(
     while let Some(begin) = from {
         let (found, end) = merged(table, sources, &begin, to.as_deref(), rows).map_err(unread)?;
         from = end;
-        for (tail, row) in found.into_iter().filter(|(_, row)| !row.is_grave) {
+        for (tail, row) in found.into_iter().filter(|(_, row)| !row.is_tombstone) {
             let at = [&head[..], &tail].concat();
             match page.add(&at, &row.value, &make) {
                 ScanStep::Next => {}
@@ -196,7 +196,7 @@ impl Source<'_> {
         self.index.scan(&from, to.as_deref(), &mut |row, value| match (table.rank)(value) {
             Ok(rank) => {
                 let value = Bytes::copy_from_slice(value);
-                visit(&row[HEAD..], Row { rank, is_grave: self.is_grave, value })
+                visit(&row[HEAD..], Row { rank, is_tombstone: self.is_tombstone, value })
             }
             Err(error) => {
                 damaged = Some(error);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use larder_types::codec::decode;
 use larder_types::rows::parse_keyed;
 
-use super::peer::{Known, Peer};
+use super::peer::{FollowedIndex, Peer};
 use super::{Others, hidden};
 use crate::error::PackError;
 use crate::format::rows::PackedVersion;
@@ -47,10 +47,10 @@ impl Others {
 
     /// A worker has uploaded something else than it told of a blob: writes down what of that and of later blobs the index made
     /// of the bucket does not have.
-    pub(super) fn write_ghosts(
+    pub(super) fn write_stale_blobs(
         &self,
         peer: &Peer,
-        known: &Known,
+        known: &FollowedIndex,
         made: &Index,
         blob: BlobId,
     ) -> Result<(), PackError> {

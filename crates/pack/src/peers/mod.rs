@@ -27,13 +27,13 @@
 pub(crate) mod buckets;
 pub(crate) mod feed;
 mod follow;
-pub(crate) mod heard;
 pub(crate) mod hidden;
 pub(crate) mod index_store;
 mod joining;
 pub(crate) mod list;
 mod loss;
 pub(crate) mod peer;
+pub(crate) mod received_log;
 mod sharing;
 mod status;
 mod tasks;
@@ -55,7 +55,7 @@ use crate::clock::{SuspendAwareInstant, Uptime};
 use crate::commit::peer_clock::PeerClock;
 use crate::error::{PackError, unavailable};
 use crate::ids::WorkerId;
-use crate::limits::{GAP_LOOKS_MAX, LOOK_AGAIN_PAUSE};
+use crate::limits::{GAP_CHECKS_MAX, RECHECK_PAUSE};
 use crate::owner::announce::{self, Announcement};
 use crate::owner::identity::is_claimed;
 use crate::owner::name::WorkerName;
@@ -68,7 +68,7 @@ pub use status::{OtherStatus, WorkersStatus};
 use feed::Caller;
 use follow::is_gap;
 use index_store::PeerIndexStore;
-use peer::{Known, Peer};
+use peer::{FollowedIndex, Peer};
 
 /// The other workers of a bucket.
 pub(crate) struct Others {
@@ -165,7 +165,7 @@ impl Others {
     }
 
     /// The workers of which something is known, each as it is known.
-    pub(crate) fn known(&self) -> Vec<Arc<Known>> {
+    pub(crate) fn known(&self) -> Vec<Arc<FollowedIndex>> {
         self.peers.read().values().filter_map(|peer| peer.known()).collect()
     }
 
@@ -185,32 +185,32 @@ impl Others {
     }
 
     /// Looks for the first time, before this worker serves. A blob that is missing counts as lost
-    /// only when as many looks in a row missed it as for [`Others::look`]. The others go on
+    /// only when as many looks in a row missed it as for [`Others::refresh`]. The others go on
     /// meanwhile, and a list is not of one moment.
     ///
     /// # Errors
-    /// As for [`Others::look`].
-    pub(crate) async fn look_first(&self) -> Result<(), PackError> {
-        for _ in 1..GAP_LOOKS_MAX {
-            match self.look().await {
-                Err(error) if is_gap(&error) => tokio::time::sleep(LOOK_AGAIN_PAUSE).await,
+    /// As for [`Others::refresh`].
+    pub(crate) async fn poll_first(&self) -> Result<(), PackError> {
+        for _ in 1..GAP_CHECKS_MAX {
+            match self.refresh().await {
+                Err(error) if is_gap(&error) => tokio::time::sleep(RECHECK_PAUSE).await,
                 looked => return looked,
             }
         }
-        self.look().await
+        self.refresh().await
     }
 
     /// Looks in the bucket for what the others changed. One that cannot be looked at does not keep it from the rest.
     ///
     /// # Errors
     /// The first that there was.
-    pub(crate) async fn look(&self) -> Result<(), PackError> {
+    pub(crate) async fn refresh(&self) -> Result<(), PackError> {
         let begun = SuspendAwareInstant::now(self.uptime);
         let (own, all): (Vec<_>, Vec<_>) = announce::all(&self.root)
             .await?
             .into_iter()
             .partition(|told| told.name == self.me.name);
-        self.stand_by_own(own.first()).await?;
+        self.check_own_status(own.first()).await?;
         let before = *self.listed.lock();
         for told in all {
             let mut peers = self.peers.write();
@@ -237,7 +237,7 @@ impl Others {
 
     /// Checks if this worker's status in the bucket is the one that it wrote last. A late request of an earlier run may
     /// have overwritten it.
-    async fn stand_by_own(&self, told: Option<&Announcement>) -> Result<(), PackError> {
+    async fn check_own_status(&self, told: Option<&Announcement>) -> Result<(), PackError> {
         match told {
             Some(told) if told.worker > self.me.worker => {
                 self.superseded.store(true, Ordering::Relaxed);

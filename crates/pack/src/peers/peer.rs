@@ -4,7 +4,7 @@
 //!
 //! 1. The index of another worker has a prefix of its changes, in their order, as its own index has them.
 //! 2. The position of the index changes with the index, in one batch. Changes that the worker told
-//!    itself are durable before the index shows them (`heard.rs`): a process that is killed goes on
+//!    itself are durable before the index shows them (`received_log.rs`): a process that is killed goes on
 //!    with all that it has shown.
 //! 3. An index is made anew when the worker's numbers have a gap that does not close, and when
 //!    another directory has taken it over. Changes that were heard and never uploaded are in none
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::feed::FeedPosition;
-use super::heard::{HeardEntries, HeardLog};
+use super::received_log::{ReceivedEntries, ReceivedLog};
 use crate::backend::Backend;
 use crate::bugs::{self, Bug};
 use crate::clock::SuspendAwareInstant;
@@ -43,7 +43,7 @@ pub(crate) struct Peer {
     pub(crate) name: WorkerName,
     /// Where its things lie.
     pub(crate) backend: Backend,
-    known: RwLock<Option<Arc<Known>>>,
+    known: RwLock<Option<Arc<FollowedIndex>>>,
     told: Arc<Mutex<Announcement>>,
     pace: Mutex<PeerTimes>,
     gaps: AtomicU32,
@@ -54,12 +54,12 @@ pub(crate) struct Peer {
 }
 
 /// The knowledge of a worker since the same claim.
-pub(crate) struct Known {
+pub(crate) struct FollowedIndex {
     pub(crate) worker: WorkerId,
     pub(crate) bodies: Arc<Bodies>,
     peer_clock: Arc<PeerClock>,
     /// Held while entries go into the file and the index, and while the index is made durable and the file emptied.
-    heard: Mutex<HeardLog>,
+    heard: Mutex<ReceivedLog>,
     /// True if the index has something that is neither durable nor in the file.
     unlogged: AtomicBool,
     /// The position of its index. `blob` is the last blob of which everything is known. `lsn` is
@@ -115,11 +115,11 @@ impl Peer {
     }
 
     /// The knowledge of it; `None` until it was looked at.
-    pub(crate) fn known(&self) -> Option<Arc<Known>> {
+    pub(crate) fn known(&self) -> Option<Arc<FollowedIndex>> {
         self.known.read().clone()
     }
 
-    pub(super) fn show(&self, known: Arc<Known>) {
+    pub(super) fn show(&self, known: Arc<FollowedIndex>) {
         *self.known.write() = Some(known);
     }
 
@@ -194,7 +194,7 @@ impl Peer {
     }
 
     /// Time since it answered itself; `None` if it never did.
-    pub(crate) fn unheard(&self) -> Option<Duration> {
+    pub(crate) fn silent_for(&self) -> Option<Duration> {
         self.pace.lock().heard.map(|heard| heard.elapsed())
     }
 
@@ -210,10 +210,10 @@ impl Peer {
     }
 }
 
-impl Known {
+impl FollowedIndex {
     pub(super) fn new(
         worker: WorkerId,
-        (bodies, heard): (Bodies, HeardLog),
+        (bodies, heard): (Bodies, ReceivedLog),
         at: Applied,
         peer_clock: Arc<PeerClock>,
     ) -> Result<Self, PackError> {
@@ -265,13 +265,13 @@ impl Known {
     }
 
     /// Takes entries that the worker told, from a byte of a blob's entries on: first into the file.
-    pub(super) fn hear(&self, name: &WorkerName, heard: &HeardEntries) -> Result<(), PackError> {
+    pub(super) fn hear(&self, name: &WorkerName, heard: &ReceivedEntries) -> Result<(), PackError> {
         let entries = heard.parse(name)?;
         let mut log = self.heard.lock();
         if self.unlogged.load(Ordering::Relaxed) {
             self.settle(&mut log)?;
         }
-        if !bugs::planted(Bug::HeardNotKept) {
+        if !bugs::planted(Bug::ReceivedNotStored) {
             log.append(heard)?;
         }
         self.take_all(heard, entries)
@@ -290,7 +290,11 @@ impl Known {
         Ok(())
     }
 
-    fn take_all(&self, heard: &HeardEntries, entries: Vec<(Entry, u64)>) -> Result<(), PackError> {
+    fn take_all(
+        &self,
+        heard: &ReceivedEntries,
+        entries: Vec<(Entry, u64)>,
+    ) -> Result<(), PackError> {
         for (entry, end) in entries {
             self.take(heard.blob, &entry, end)?;
         }
@@ -303,7 +307,7 @@ impl Known {
     }
 
     /// Bytes of what was heard and is not durable in the index.
-    pub(super) fn heard_bytes(&self) -> u64 {
+    pub(super) fn received_bytes(&self) -> u64 {
         self.heard.lock().len()
     }
 
@@ -381,7 +385,7 @@ impl Known {
         Ok(())
     }
 
-    fn settle(&self, log: &mut HeardLog) -> Result<(), PackError> {
+    fn settle(&self, log: &mut ReceivedLog) -> Result<(), PackError> {
         if self.index().unflushed_bytes() > 0 {
             self.index().flush()?;
         }

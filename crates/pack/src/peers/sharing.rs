@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::PackError;
-use crate::limits::{LOOK_PERIOD_DEFAULT, SUPERSEDED_KEPT_DEFAULT, UNSEEN_MAX_DEFAULT};
+use crate::limits::{POLL_PERIOD_DEFAULT, SUPERSEDED_KEPT_DEFAULT, UNSEEN_MAX_DEFAULT};
 use crate::owner::name::WorkerName;
 
 /// Settings of a worker that shares its bucket with others.
@@ -31,7 +31,7 @@ impl Sharing {
             name,
             listen: None,
             advertise: None,
-            look_period: LOOK_PERIOD_DEFAULT,
+            look_period: POLL_PERIOD_DEFAULT,
             kept: SUPERSEDED_KEPT_DEFAULT,
             unseen_max: UNSEEN_MAX_DEFAULT,
         }

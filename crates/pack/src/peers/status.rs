@@ -85,7 +85,7 @@ impl WorkersStatus {
 
 impl Others {
     /// Writes it down, if the last time is long enough ago.
-    pub(crate) fn tell(&self, disk: &dyn Disk) {
+    pub(crate) fn write_status(&self, disk: &dyn Disk) {
         let mut told = self.told.lock();
         if told.is_none_or(|told| told.elapsed() >= WORKERS_STATUS_PERIOD) {
             self.status().write(disk);
@@ -105,7 +105,7 @@ impl Others {
                 worker: told.worker.0,
                 address: told.address,
                 unseen_ms: ms(peer.unseen()),
-                unheard_ms: peer.unheard().map(ms),
+                unheard_ms: peer.silent_for().map(ms),
                 behind_bytes: peer.behind_bytes(),
                 not_uploaded,
             }

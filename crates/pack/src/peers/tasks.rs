@@ -63,7 +63,7 @@ async fn follow(others: Arc<Others>) {
     let mut listening: BTreeMap<WorkerName, Listening> = BTreeMap::new();
     loop {
         looks.tick().await;
-        if let Err(error) = others.look().await {
+        if let Err(error) = others.refresh().await {
             tracing::warn!(%error, "could not read everything of the other workers");
         }
         for peer in others.peers() {
@@ -109,7 +109,7 @@ async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
     peer.answered(behind);
     match heard {
         FeedUpdate::Nothing { .. } => Ok(()),
-        heard => others.take_heard(peer, &known, heard).await,
+        heard => others.take_received(peer, &known, heard).await,
     }
 }
 

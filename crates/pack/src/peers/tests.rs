@@ -34,10 +34,10 @@ async fn a_worker_that_wakes_up_answers_only_once_it_has_looked() {
     let (sharing, caller) = (Sharing::new(name), Caller::default());
     let others = Others::new(me, root, sharing, index_store, reads, caller, night);
     others.announce().await.unwrap();
-    others.look().await.unwrap();
+    others.refresh().await.unwrap();
     others.fresh().unwrap();
     NIGHT.store(8, Ordering::Relaxed);
     assert!(others.fresh().is_err());
-    others.look().await.unwrap();
+    others.refresh().await.unwrap();
     others.fresh().unwrap();
 }

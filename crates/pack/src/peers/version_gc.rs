@@ -44,7 +44,7 @@ pub(crate) struct VersionGc {
     pub(crate) queue: Arc<Queue>,
     pub(crate) marks: Arc<Marks>,
     /// Tombstones that nothing needed in a round before, and what had been heard of the others by then.
-    cleared: BTreeMap<(BucketId, ObjectKey), (OpId, Arc<HeardMarks>)>,
+    cleared: BTreeMap<(BucketId, ObjectKey), (OpId, Arc<ReceivedMarks>)>,
 }
 
 /// The standing of something among all that are known of its key.
@@ -59,7 +59,7 @@ enum State {
 }
 
 /// Through which change each of the others was known at the beginning of a round.
-type HeardMarks = BTreeMap<WorkerName, (WorkerId, OpSeq)>;
+type ReceivedMarks = BTreeMap<WorkerName, (WorkerId, OpSeq)>;
 
 impl VersionGc {
     pub(crate) fn new(
@@ -77,7 +77,7 @@ impl VersionGc {
             return Ok(0);
         }
         let peers = self.others.peers();
-        let heard: HeardMarks = peers.iter().filter_map(heard_of).collect();
+        let heard: ReceivedMarks = peers.iter().filter_map(heard_of).collect();
         let heard = Arc::new(heard);
         let mut given_up = 0;
         for record in self.index.buckets() {
@@ -124,7 +124,7 @@ impl VersionGc {
         &mut self,
         record: &BucketRecord,
         of: &BucketName,
-        heard: &Arc<HeardMarks>,
+        heard: &Arc<ReceivedMarks>,
     ) -> Result<u64, PackError> {
         let (mut given_up, mut after) = (0, None);
         loop {
@@ -211,22 +211,22 @@ impl VersionGc {
         of: &BucketName,
         (bucket, key): (BucketId, &ObjectKey),
         tombstone: &PackedVersion,
-        heard: &Arc<HeardMarks>,
+        heard: &Arc<ReceivedMarks>,
     ) -> Result<bool, PackError> {
         let rank = Rank::of(tombstone);
         let at = (bucket, key.clone());
         let peers = self.others.peers();
         let items = self.others.items(&self.index, of, key)?;
-        let is_clear = items.iter().all(|item| item.is_grave || item.rank() > rank);
+        let is_clear = items.iter().all(|item| item.is_tombstone || item.rank() > rank);
         let all_passed = peers.iter().all(|peer| self.aged(peer).clock >= tombstone.metax.clock);
-        if bugs::planted(Bug::GraveForgottenEarly) {
+        if bugs::planted(Bug::TombstoneForgottenEarly) {
             return Ok(is_clear);
         }
         if !is_clear || !all_passed {
             self.cleared.remove(&at);
             return Ok(false);
         }
-        let is_settled = |then: &Arc<HeardMarks>| {
+        let is_settled = |then: &Arc<ReceivedMarks>| {
             peers.iter().all(|peer| match then.get(&peer.name) {
                 Some((worker, seq)) => is_past(&self.aged(peer), *worker, *seq),
                 None => false,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_types::{BucketId, BucketName, HybridClock, Metax, ObjectKey, UploadRow};
 
-use super::peer::Known;
+use super::peer::FollowedIndex;
 use super::{Others, hidden};
 use crate::commit::neighbours::Neighbours;
 use crate::commit::peer_clock::PeerClock;
@@ -35,7 +35,7 @@ impl Rank {
 #[derive(Clone)]
 pub(crate) enum RowOwner {
     Own,
-    Other(Arc<Known>),
+    Other(Arc<FollowedIndex>),
 }
 
 /// A version or tombstone that one worker has of a key.
@@ -44,7 +44,7 @@ pub(crate) struct Item {
     /// The bucket in that worker's index.
     pub(crate) bucket: BucketId,
     pub(crate) version: PackedVersion,
-    pub(crate) is_grave: bool,
+    pub(crate) is_tombstone: bool,
 }
 
 impl Item {
@@ -62,7 +62,7 @@ impl Others {
         key: &ObjectKey,
     ) -> Result<Option<Item>, PackError> {
         let newest = self.items(own, bucket, key)?.into_iter().max_by_key(Item::rank);
-        Ok(newest.filter(|item| !item.is_grave))
+        Ok(newest.filter(|item| !item.is_tombstone))
     }
 
     /// Everything that is known of a key, of all workers.
@@ -75,11 +75,11 @@ impl Others {
         let tombstones = hidden::tombstones(bucket);
         let mut items = Vec::new();
         let mut add = |index: &Index, whose: &RowOwner| -> Result<(), PackError> {
-            for (name, is_grave) in [(bucket, false), (&tombstones, true)] {
+            for (name, is_tombstone) in [(bucket, false), (&tombstones, true)] {
                 if let Some(id) = index.bucket_id(name)
                     && let Some(version) = index.version(id, key)?
                 {
-                    items.push(Item { whose: whose.clone(), bucket: id, version, is_grave });
+                    items.push(Item { whose: whose.clone(), bucket: id, version, is_tombstone });
                 }
             }
             Ok(())

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bundle_whose_name_nothing_says_any_more_is_asked_for_at_its_worker() {
+    async fn a_bundle_of_unknown_name_is_requested_from_its_worker() {
         let backend = Backend::over(Arc::new(InMemory::new()));
         let index = Arc::new(Index::of_another(Box::new(SimKv::default())).unwrap().0);
         let fetcher = Arc::new(Fetcher::new(backend.clone(), index.clone(), None, 0));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_that_gets_a_value_again_nothing_more_is_told() {
+    fn a_key_that_gets_a_value_again_reports_no_deletion() {
         let mut calls = Calls::of(&showing(1), 1);
         let second = calls.begin(&set(2));
         calls.end(second, true);

@@ -16,11 +16,11 @@ use crate::backend::token_bucket::TokenBucket;
 use crate::backup::{self, BackupWriter, Backups, Head};
 use crate::clock::{SuspendAwareInstant, uptime};
 use crate::commit::committer::{BlobLimits, Committer, Marks, Parts};
+use crate::commit::in_flight::StandalonesInFlight;
 use crate::commit::neighbours::Neighbours;
 use crate::commit::policy::{Packing, SizeClass};
 use crate::commit::queue::Queue;
 use crate::commit::spool::Spool;
-use crate::commit::under_way::StandalonesUnderWay;
 use crate::error::PackError;
 use crate::format::entry::{Container, Place};
 use crate::format::sums::verifies;
@@ -95,7 +95,7 @@ pub(crate) struct Process {
     pub(crate) index: Arc<Index>,
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) under_way: Arc<StandalonesUnderWay>,
+    pub(crate) under_way: Arc<StandalonesInFlight>,
     pub(crate) committer: Committer,
     pub(crate) horizon: Horizon,
     pub(crate) backend: Backend,
@@ -239,11 +239,11 @@ impl Process {
     }
 
     /// A step of a look at what other workers have in the bucket.
-    pub(crate) fn look(&mut self) -> Option<Result<(), PackError>> {
+    pub(crate) fn refresh(&mut self) -> Option<Result<(), PackError>> {
         let others = self.others.as_ref().expect("the bucket is shared");
         let looking = self.looking.get_or_insert_with(|| {
             let others = others.clone();
-            Box::pin(async move { others.look().await })
+            Box::pin(async move { others.refresh().await })
         });
         let done = poll(looking.as_mut())?;
         self.looking = None;
@@ -348,7 +348,7 @@ fn maintenance(
             counting: Counting::default(),
             has_void: false,
             began: 0,
-            unasked: 0,
+            unrequested: 0,
             vouched: 0,
         },
         backups: BackupWriter {

@@ -101,7 +101,7 @@ impl SimStore {
     }
 
     /// Lets a request take effect that was answered long ago; false if there is none.
-    pub(crate) async fn let_one_come_late(&self) -> bool {
+    pub(crate) async fn deliver_one_late(&self) -> bool {
         let Late { name, bytes, mode } = {
             let mut state = self.state.lock();
             let number = state.late.len() as u64;

@@ -97,14 +97,14 @@ fn whichever_of_two_copies_goes_on_nothing_that_was_acknowledged_is_void() {
     let mut all = Outcomes::default();
     for seed in 0..more.unwrap_or(SEEDS_OF_COPIES) {
         let ran = catch_unwind(AssertUnwindSafe(|| run_with_copies(seed)));
-        let Outcomes { refused, took_over, came_back } =
+        let Outcomes { refused, took_over, restored_copies } =
             ran.unwrap_or_else(|_| panic!("seed {seed} failed"));
         all.refused += refused;
         all.took_over += took_over;
-        all.came_back += came_back;
+        all.restored_copies += restored_copies;
     }
     println!("{all:?}");
-    let least = all.took_over.min(all.came_back);
+    let least = all.took_over.min(all.restored_copies);
     assert!(all.refused > 0 && least > SEEDS_OF_COPIES / 2, "{all:?}");
 }
 
@@ -168,7 +168,7 @@ fn a_last_process_that_is_forgotten_is_found() {
 
 #[test]
 fn a_process_that_does_not_look_after_an_upload_is_found_beside_a_copy() {
-    is_found(Bug::OwnerAskedOnce, SEEDS_OF_BUGS, run_with_copies);
+    is_found(Bug::OwnerReadOnce, SEEDS_OF_BUGS, run_with_copies);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_removal_before_the_upload_is_found() {
 
 #[test]
 fn deletes_that_are_not_carried_are_found() {
-    is_found(Bug::DeletesNotCarried, SEEDS_OF_BUGS, run);
+    is_found(Bug::DeletesNotRelocated, SEEDS_OF_BUGS, run);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_horizon_that_is_not_kept_is_found() {
 
 #[test]
 fn an_owner_that_is_asked_for_only_before_an_upload_is_found() {
-    is_found(Bug::OwnerAskedOnce, SEEDS_OF_BUGS, run);
+    is_found(Bug::OwnerReadOnce, SEEDS_OF_BUGS, run);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod bundles;
 mod copies;
 mod given_up;
-mod rest;
+mod quiescence;
 
 pub(super) use copies::Outcomes;
 use given_up::GivenUp;
@@ -45,7 +45,7 @@ const VALUE_BYTES_MAX: u64 = 700;
 /// Steps that a process goes on once another one has taken over.
 const STEPS_OF_SUPERSEDED: u64 = 40;
 /// Steps from one look at everything to the next.
-const STEPS_TO_LOOK: u64 = 16;
+const STEPS_BETWEEN_POLLS: u64 = 16;
 
 /// A command that was not answered yet, and what it does.
 struct Pending {
@@ -147,8 +147,8 @@ impl World {
             if self.process().owner.status().superseded {
                 assert!(self.gives_up_older().await, "the owner is superseded by nobody");
             }
-            if step % STEPS_TO_LOOK == 0 {
-                self.look().await;
+            if step % STEPS_BETWEEN_POLLS == 0 {
+                self.refresh().await;
             }
             // Longer than any pause between two tries.
             tokio::time::advance(Duration::from_secs(31)).await;
@@ -169,7 +169,7 @@ impl World {
             }
             180..186 => self.seal(),
             186..190 => {
-                self.store.let_one_come_late().await;
+                self.store.deliver_one_late().await;
             }
             190..192 if self.copies.is_some() => self.be_copied().await,
             190..192 => self.store.catch_up(),
@@ -533,7 +533,7 @@ impl World {
     }
 
     /// A client looks at everything, while others wait for answers.
-    async fn look(&mut self) {
+    async fn refresh(&mut self) {
         self.store.set_calm(true);
         let found = self.found().await;
         self.store.set_calm(false);

@@ -51,7 +51,7 @@ pub(crate) async fn recover(
     let (index, Rebuilt { applied, backups }) = match index {
         (index, Some(applied)) => (index, Rebuilt { applied, backups: rebuild.backups.to_vec() }),
         (index, None) => {
-            let waiting = waiting(disk.clone(), worker, numbering.known_before().await?)?;
+            let waiting = waiting(disk.clone(), worker, numbering.numbers_in_use().await?)?;
             numbering.number(Knows::Log(&waiting)).await?;
             let rebuilt = rebuild.run(&index).await?;
             // Blobs that it lists wait no more: an heir must not have listed them before they came.

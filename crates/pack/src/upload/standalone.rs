@@ -5,7 +5,7 @@ use larder_objects::{ObjectError, PutBody};
 use larder_types::limits::PUT_BYTES_MAX;
 
 use crate::backend::{Backend, BackendUpload};
-use crate::commit::under_way::UnderWay;
+use crate::commit::in_flight::InFlightUpload;
 use crate::error::PackError;
 use crate::format::entry::{Container, Place};
 use crate::format::sums::Summing;
@@ -20,7 +20,7 @@ const UNDER_WAY_MAX: usize = 1;
 pub(crate) struct StandaloneBody {
     backend: Backend,
     id: StandaloneId,
-    under_way: UnderWay,
+    under_way: InFlightUpload,
     /// Begun when the second part is full.
     upload: Option<BackendUpload>,
     /// The first part, until then.
@@ -31,7 +31,7 @@ pub(crate) struct StandaloneBody {
 }
 
 impl StandaloneBody {
-    pub(crate) fn new(backend: &Backend, under_way: UnderWay, seed: u64) -> Self {
+    pub(crate) fn new(backend: &Backend, under_way: InFlightUpload, seed: u64) -> Self {
         let (backend, id) = (backend.clone(), under_way.id());
         let summing = Summing::new(seed, OWN_SUM_BYTES);
         let (first, filling) = (Vec::new(), Vec::new());
@@ -94,7 +94,7 @@ impl StandaloneBody {
     pub(crate) async fn take<B: PutBody>(
         mut self,
         body: &mut B,
-    ) -> Result<(Place, UnderWay, larder_objects::BodyDigest), ObjectError> {
+    ) -> Result<(Place, InFlightUpload, larder_objects::BodyDigest), ObjectError> {
         while let Some(piece) = body.next().await {
             self.add(piece?).await?;
         }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::backend::fakes;
     use crate::class::Requests;
-    use crate::commit::under_way::StandalonesUnderWay;
+    use crate::commit::in_flight::StandalonesInFlight;
     use crate::ids::WorkerId;
 
     const ID: StandaloneId = StandaloneId { worker: WorkerId(1), run: 2, number: 3 };
@@ -127,7 +127,7 @@ mod tests {
     async fn bring(bytes: usize, piece: usize) -> (u64, u64) {
         let (backend, _) = fakes::google();
         let body: Vec<u8> = (0..bytes).map(|at| (at / 777) as u8).collect();
-        let under_way = Arc::<StandalonesUnderWay>::default().enter(ID);
+        let under_way = Arc::<StandalonesInFlight>::default().enter(ID);
         let mut own = StandaloneBody::new(&backend, under_way, 7);
         for piece in body.chunks(piece) {
             own.add(Bytes::copy_from_slice(piece)).await.unwrap();

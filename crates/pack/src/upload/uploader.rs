@@ -100,7 +100,7 @@ impl Uploader {
         whole_upload: &mut WholeUploadBackoff,
         progress: &mut Progress,
     ) -> Result<(), PackError> {
-        let process = self.owner.ask_to_begin().await?;
+        let process = self.owner.check_before_begin().await?;
         if let Some(row) = self.owner.adopted(sealed.id.seq) {
             tracing::info!(blob = %sealed.id, by = %row.process, "a pending blob is in the backend already");
             sealed.row = row;
@@ -122,7 +122,7 @@ impl Uploader {
             progress.units += 1;
             progress.next = units::Progress::default();
         }
-        if bugs::planted(Bug::OwnerAskedOnce) {
+        if bugs::planted(Bug::OwnerReadOnce) {
             return Ok(());
         }
         // An heir that claimed the backend meanwhile may have listed the blobs without this one.

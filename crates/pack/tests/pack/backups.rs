@@ -11,7 +11,7 @@ use crate::crashes::{fill, seen};
 use crate::support::{Faulty, bucket, config, content, delete, get, put, put_and_flush, try_open};
 use larder_objects::{ObjectError, Objects};
 
-fn eager(dir: &std::path::Path) -> PackConfig {
+fn frequent_backups(dir: &std::path::Path) -> PackConfig {
     PackConfig {
         grace: Duration::ZERO,
         background_bytes_per_s: 1 << 40,
@@ -20,23 +20,23 @@ fn eager(dir: &std::path::Path) -> PackConfig {
     }
 }
 
-async fn eager_store() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
+async fn backup_store() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
     let (dir, backend) = (tempfile::tempdir().unwrap(), Arc::<Faulty>::default());
-    let store = try_open(eager(dir.path()), &backend).await.unwrap();
+    let store = try_open(frequent_backups(dir.path()), &backend).await.unwrap();
     store.create_bucket(&bucket("first"), None).await.unwrap();
     (dir, backend, store)
 }
 
 async fn rebuilt(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
     let dir = tempfile::tempdir().unwrap();
-    let takes = PackConfig { take_over: true, ..eager(dir.path()) };
+    let takes = PackConfig { take_over: true, ..frequent_backups(dir.path()) };
     let store = try_open(takes, backend).await.unwrap();
     (dir, store)
 }
 
 #[tokio::test]
 async fn a_rebuild_begins_from_the_last_backup_and_shows_what_came_later() {
-    let (_dir, backend, store) = eager_store().await;
+    let (_dir, backend, store) = backup_store().await;
     fill(&store).await;
     assert!(store.flush().await);
     assert_eq!(store.run_maintenance().await.unwrap().backups, 1);
@@ -63,7 +63,7 @@ async fn a_rebuild_begins_from_the_last_backup_and_shows_what_came_later() {
 
 #[tokio::test]
 async fn a_backup_needs_no_footer_of_the_blobs_that_it_shows() {
-    let (_dir, backend, store) = eager_store().await;
+    let (_dir, backend, store) = backup_store().await;
     fill(&store).await;
     assert!(store.flush().await);
     assert_eq!(store.run_maintenance().await.unwrap().backups, 1);
@@ -82,7 +82,7 @@ async fn a_backup_needs_no_footer_of_the_blobs_that_it_shows() {
 
 #[tokio::test]
 async fn old_backups_are_removed_and_so_is_what_a_crash_left_of_one() {
-    let (_dir, backend, store) = eager_store().await;
+    let (_dir, backend, store) = backup_store().await;
     let left = "index/0000000000000001-0000000000000001-00000000";
     backend.inner.put(&Name::from(left), content(1, 10).into()).await.unwrap();
     let mut made: Vec<String> = Vec::new();
@@ -101,7 +101,7 @@ async fn old_backups_are_removed_and_so_is_what_a_crash_left_of_one() {
 /// Makes a backup, then deletes an object that it has; then another worker takes over, and removes the blobs with the
 /// object and with its delete. To that worker the backup is known or, if its requests are `late`, not.
 async fn delete_what_a_backup_has(late: bool) {
-    let (_dir, backend, store) = eager_store().await;
+    let (_dir, backend, store) = backup_store().await;
     put(&store, "gone", content(1, 50_000)).await.unwrap();
     put(&store, "dead", content(2, 500_000)).await.unwrap();
     delete(&store, "dead").await;
@@ -124,7 +124,8 @@ async fn delete_what_a_backup_has(late: bool) {
     }
     let dir = tempfile::tempdir().unwrap();
     let no_backups = Duration::ZERO;
-    let takes = PackConfig { take_over: true, backup_interval: no_backups, ..eager(dir.path()) };
+    let takes =
+        PackConfig { take_over: true, backup_interval: no_backups, ..frequent_backups(dir.path()) };
     let store = try_open(takes, &backend).await.unwrap();
     for _ in 0..2 {
         store.run_maintenance().await.unwrap();
@@ -153,8 +154,8 @@ async fn a_backup_that_comes_late_is_not_used_once_blobs_were_removed_without_it
 }
 
 #[tokio::test]
-async fn a_rebuild_goes_on_without_a_blob_only_when_told_to_and_names_what_is_lost() {
-    let (_dir, backend, store) = eager_store().await;
+async fn a_rebuild_skips_a_blob_only_on_request_and_names_what_is_lost() {
+    let (_dir, backend, store) = backup_store().await;
     for seed in 0..3 {
         put(&store, &format!("k{seed}"), content(seed, 1000)).await.unwrap();
         if seed == 1 {
@@ -170,7 +171,7 @@ async fn a_rebuild_goes_on_without_a_blob_only_when_told_to_and_names_what_is_lo
     let (second, _) = backend.names("blobs").await.remove(1);
     backend.inner.delete(&Name::from(second)).await.unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let takes = PackConfig { take_over: true, ..eager(dir.path()) };
+    let takes = PackConfig { take_over: true, ..frequent_backups(dir.path()) };
     let refused = try_open(takes.clone(), &backend).await.err().unwrap().to_string();
     assert!(refused.contains("--accept-loss"), "{refused}");
     let store = try_open(PackConfig { accept_loss: true, ..takes }, &backend).await.unwrap();
@@ -187,7 +188,7 @@ async fn a_rebuild_goes_on_without_a_blob_only_when_told_to_and_names_what_is_lo
     drop(store);
     // With its index the store goes on by itself. The blobs around the lost one go; that one is not
     // forgotten.
-    let store = try_open(eager(dir.path()), &backend).await.unwrap();
+    let store = try_open(frequent_backups(dir.path()), &backend).await.unwrap();
     for seed in [0, 2] {
         put(&store, &format!("k{seed}"), content(seed + 10, 1000)).await.unwrap();
     }
@@ -200,7 +201,7 @@ async fn a_rebuild_goes_on_without_a_blob_only_when_told_to_and_names_what_is_lo
         backend.inner.delete(&Name::from(head)).await.unwrap();
     }
     let new = tempfile::tempdir().unwrap();
-    let takes = PackConfig { take_over: true, ..eager(new.path()) };
+    let takes = PackConfig { take_over: true, ..frequent_backups(new.path()) };
     let refused = try_open(takes.clone(), &backend).await.err().unwrap().to_string();
     assert!(refused.contains("blob 1/2 ") && refused.contains("--accept-loss"), "{refused}");
     let store = try_open(PackConfig { accept_loss: true, ..takes }, &backend).await.unwrap();

@@ -13,8 +13,8 @@ use object_store::path::Path as Name;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::support::{
-    Faulty, bucket, by_prefix, config, content, count, get, heir_of, holds, made, open, put,
-    put_and_flush, snapshot, try_open,
+    Faulty, bucket, by_prefix, config, content, count, get, holds, made, open, put, put_and_flush,
+    snapshot, successor_of, try_open,
 };
 use crate::workers::{answering, missing, shared, until, workers};
 
@@ -97,7 +97,7 @@ async fn of_two_processes_on_copies_of_a_directory_the_first_stops_at_its_next_u
     assert!(second.flush().await);
     assert_eq!(blobs(&backend).await, [(1, 1), (2, 2)]);
     drop((first, second));
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     assert_eq!(get(&heir, "of the second").await.unwrap(), content(3, 1000));
     assert_eq!(get(&heir, "of the first").await, Err(ObjectError::NoSuchKey));
 }
@@ -125,7 +125,7 @@ async fn a_blob_that_is_under_way_while_a_copy_starts_is_not_acknowledged() {
     put_and_flush(&second, "later", 3).await;
     assert_eq!(blobs(&backend).await, [(1, 1), (1, 2), (2, 2), (2, 3)]);
     drop((first, second));
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     holds(&heir, [("k", 1), ("both", 2), ("later", 3)]).await;
     assert_eq!(get(&heir, "of the first").await, Err(ObjectError::NoSuchKey));
 }
@@ -245,7 +245,7 @@ async fn a_late_blob_of_a_superseded_process_keeps_no_start_from_going_on_and_is
     assert_eq!(blobs(&backend).await, [(1, 1), (3, 2)]);
     assert_eq!(count(&third.counters().removed_objects), 1);
     drop(third);
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     assert_eq!(get(&heir, "of the third").await.unwrap(), content(3, 1000));
     assert_eq!(get(&heir, "of the first").await, Err(ObjectError::NoSuchKey));
 }
@@ -260,7 +260,7 @@ async fn a_late_blob_of_a_directory_that_starts_again_is_adopted() {
     put_and_flush(&store, "l", 2).await;
     assert_eq!(blobs(&backend).await, [(1, 1), (2, 2)], "nothing goes up twice");
     drop(store);
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     holds(&heir, [("k", 1), ("l", 2)]).await;
 }
 
@@ -297,7 +297,7 @@ async fn of_two_copies_that_take_turns_none_counts_what_the_other_judged_void() 
     assert_eq!(blobs(&backend).await, [(1, 1), (1, 2), (3, 2)], "the late one is void");
     drop(third);
     backend.arrive().await;
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     assert_eq!(get(&heir, "both").await.unwrap(), content(2, 1000));
 }
 
@@ -366,12 +366,12 @@ async fn a_record_that_comes_after_the_next_process_began_judges_nothing() {
     assert_eq!(blobs(&backend).await, [(1, 1), (1, 2)], "it is adopted");
     drop(third);
     backend.arrive().await;
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     assert_eq!(get(&heir, "k").await.unwrap(), content(1, 1000));
 }
 
 #[tokio::test]
-async fn a_record_that_comes_after_an_heir_has_taken_over_judges_nothing() {
+async fn a_record_written_after_a_takeover_is_ignored() {
     let (dir, backend, first) = made().await;
     assert!(first.flush().await);
     let copy = copy_before(&dir, &backend, (first, "k", 1)).await;
@@ -382,7 +382,7 @@ async fn a_record_that_comes_after_an_heir_has_taken_over_judges_nothing() {
     drop(second);
     backend.arrive_from("blobs/").await;
     backend.undelay();
-    let (dir, heir) = heir_of(&backend).await;
+    let (dir, heir) = successor_of(&backend).await;
     assert_eq!(get(&heir, "k").await.unwrap(), content(1, 1000));
     drop(heir);
     backend.arrive().await;
@@ -433,7 +433,7 @@ async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_wa
     put(&a.store, "before", content(1, 1000)).await.unwrap();
     until("b hears the original", async || get(&b.store, "before").await.is_ok()).await;
     put_and_flush(&b.store, "mine", 9).await;
-    a.store.look().await.unwrap();
+    a.store.refresh().await.unwrap();
     assert_eq!(get(&a.store, "mine").await.unwrap(), content(9, 1000));
     let copy = snapshot(a.dir.path());
     for (key, seed) in [("ghost", 2), ("k", 3), ("mine", 7), ("later ghost", 4)] {
@@ -443,7 +443,7 @@ async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_wa
     drop(a.store);
     let a = try_open(answering(copy.path(), "a"), &backend).await.unwrap();
     put_and_flush(&a, "k", 5).await;
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     b.store.run_maintenance().await.unwrap();
     put(&a, "new", content(6, 1000)).await.unwrap();
     until("b hears the copy", async || get(&b.store, "new").await.is_ok()).await;
@@ -455,7 +455,7 @@ async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_wa
 }
 
 #[tokio::test]
-async fn a_copy_of_another_worker_that_is_not_heard_is_learned_from_the_bucket() {
+async fn a_silent_workers_changes_are_read_from_the_bucket() {
     let (backend, [a, b]) = workers::<2>(answering).await;
     let copy = snapshot(a.dir.path());
     for (key, seed) in [("ghost", 2), ("later ghost", 4)] {
@@ -465,7 +465,7 @@ async fn a_copy_of_another_worker_that_is_not_heard_is_learned_from_the_bucket()
     drop(a.store);
     let a = try_open(shared(copy.path(), "a"), &backend).await.unwrap();
     put_and_flush(&a, "new", 6).await;
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     assert_eq!(get(&b.store, "new").await.unwrap(), content(6, 1000));
     missing(get(&b.store, "ghost").await);
 }
@@ -484,7 +484,7 @@ async fn claim_after(backend: &Faulty, prefix: &str) -> Name {
 }
 
 #[tokio::test]
-async fn another_worker_is_not_shown_before_its_heir_says_what_counts() {
+async fn a_worker_is_hidden_until_its_successor_names_valid_blobs() {
     let backend = Arc::<Faulty>::default();
     let (of_a, of_b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let b = try_open(shared(of_b.path(), "b"), &backend).await.unwrap();
@@ -492,10 +492,10 @@ async fn another_worker_is_not_shown_before_its_heir_says_what_counts() {
     larder_objects::Objects::create_bucket(&a, &bucket("first"), None).await.unwrap();
     put_and_flush(&a, "k", 1).await;
     let claim = claim_after(&backend, "workers/a").await;
-    b.look().await.unwrap();
+    b.refresh().await.unwrap();
     assert!(get(&b, "k").await.is_err(), "the heir may find it void");
     backend.inner.delete(&claim).await.unwrap();
-    b.look().await.unwrap();
+    b.refresh().await.unwrap();
     assert_eq!(get(&b, "k").await.unwrap(), content(1, 1000));
 }
 
@@ -511,12 +511,12 @@ async fn what_is_lost_with_a_worker_is_written_down_once() {
     let claim = claim_after(&backend, "workers/a").await;
     let report = b.dir.path().join("lost-a.txt");
     for _ in 0..3 {
-        b.store.look().await.unwrap();
+        b.store.refresh().await.unwrap();
         assert!(!report.exists(), "another heir may count it");
     }
     backend.inner.delete(&claim).await.unwrap();
     for _ in 0..2 {
-        b.store.look().await.unwrap();
+        b.store.refresh().await.unwrap();
     }
     missing(get(&b.store, "lost").await);
     let report = std::fs::read_to_string(report).unwrap();

@@ -102,7 +102,7 @@ async fn a_marker_of_a_later_release_stops_this_one() {
 }
 
 #[tokio::test]
-async fn an_heir_that_cannot_read_the_name_of_a_blob_inherits_nothing() {
+async fn a_successor_that_cannot_read_a_blobs_name_takes_over_nothing() {
     let (dir, backend, store) = made().await;
     put_and_flush(&store, "k", 1).await;
     drop(store);
@@ -120,7 +120,7 @@ async fn an_heir_that_cannot_read_the_name_of_a_blob_inherits_nothing() {
 }
 
 #[tokio::test]
-async fn an_index_from_before_numbers_is_used_as_it_is_and_says_so_no_more() {
+async fn an_index_without_numbers_is_upgraded_silently() {
     const LAYOUT: &[u8] = b"L";
     let (dir, backend, store) = made().await;
     put_and_flush(&store, "k", 1).await;

@@ -84,7 +84,7 @@ async fn a_rebuild_stops_at_a_last_blob_that_a_process_on_a_copy_knew() {
 }
 
 #[tokio::test]
-async fn a_rebuild_stops_at_a_last_blob_that_the_log_knows() {
+async fn a_rebuild_stops_at_the_last_blob_in_the_log() {
     let (dir, backend) = three_blobs().await;
     let lost = lose_last(&backend).await;
     without(dir.path(), &["kv"]);

@@ -16,8 +16,8 @@ use object_store::path::Path as Name;
 use tokio::sync::oneshot;
 
 use crate::support::{
-    Faulty, MIB, Sent, bucket, config, content, count, get, heir_of, key, made, put, put_and_flush,
-    try_open,
+    Faulty, MIB, Sent, bucket, config, content, count, get, key, made, put, put_and_flush,
+    successor_of, try_open,
 };
 use crate::workers::shared;
 
@@ -45,7 +45,7 @@ async fn a_blob_that_arrives_after_a_take_over_is_not_acknowledged_and_stays_in_
     while backend.puts_waiting() == 0 {
         tokio::task::yield_now().await;
     }
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     drop(held);
     let answer = putting.await.unwrap();
     assert!(matches!(answer, Err(ObjectError::Unavailable { .. })), "{answer:?}");
@@ -95,7 +95,7 @@ async fn a_large_object_that_arrives_after_a_take_over_is_not_acknowledged() {
         putting.put(&bucket("first"), &key("large"), PutOptions::default(), body).await
     });
     waits.await.unwrap();
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     tell.send(()).unwrap();
     let answer = putting.await.unwrap();
     let Err(ObjectError::Unavailable { reason }) = &answer else { panic!("{answer:?}") };
@@ -115,7 +115,7 @@ async fn an_idle_worker_that_was_superseded_answers_nothing_any_more() {
     let (_dir, backend, store) = made().await;
     put_and_flush(&store, "k", 1).await;
     let opened = store.open(&bucket("first"), &key("k")).await.unwrap();
-    let (_dir, heir) = heir_of(&backend).await;
+    let (_dir, heir) = successor_of(&backend).await;
     put(&heir, "k", content(2, 1000)).await.unwrap();
     pass(OWNER_PERIOD).await;
     let fatal = async { store.fatal().wait_for(Option::is_some).await.unwrap().clone() };
@@ -152,7 +152,7 @@ async fn a_worker_answers_while_the_backend_does_not() {
     assert!(count(&store.counters().owner_questions) > asked);
     assert!(store.owner().unseen > OWNER_UNSEEN_MAX, "whoever operates it can see that");
     backend.silent.store(false, Ordering::Relaxed);
-    let (_dir, _heir) = heir_of(&backend).await;
+    let (_dir, _heir) = successor_of(&backend).await;
     pass(OWNER_PERIOD).await;
     let fatal = async { store.fatal().wait_for(Option::is_some).await.unwrap().clone() };
     tokio::time::timeout(Duration::from_secs(60), fatal).await.expect("it asks again");

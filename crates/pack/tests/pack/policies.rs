@@ -54,7 +54,7 @@ pub async fn check(store: &Packer, groups: &[&str], numbers: std::ops::Range<u64
 }
 
 #[tokio::test]
-async fn a_group_that_brings_much_lies_in_an_object_of_its_own() {
+async fn a_large_group_gets_an_object_of_its_own() {
     let (dir, backend) = (tempfile::tempdir().unwrap(), Arc::<Faulty>::default());
     let store = store(by_prefix(dir.path()), &backend).await;
     let blobs = backend.names("blobs").await.len();
@@ -134,12 +134,12 @@ async fn bundles_survive_a_kill_and_the_loss_of_the_directory() {
 #[tokio::test]
 async fn a_bundle_that_is_mostly_dead_is_repacked_and_removed() {
     let (dir, backend) = (tempfile::tempdir().unwrap(), Arc::<Faulty>::default());
-    let hasty = |dir| PackConfig {
+    let repack_at_once = |dir| PackConfig {
         grace: Duration::ZERO,
         background_bytes_per_s: 1 << 40,
         ..by_prefix(dir)
     };
-    let store = store(hasty(dir.path()), &backend).await;
+    let store = store(repack_at_once(dir.path()), &backend).await;
     put_some(&store, &["a", "b"], 0..MANY).await;
     assert!(store.flush().await);
     let bundles = backend.names("objects").await;
@@ -159,7 +159,7 @@ async fn a_bundle_that_is_mostly_dead_is_repacked_and_removed() {
     let before = seen(&store).await;
     drop(store);
     let new = tempfile::tempdir().unwrap();
-    let heir = PackConfig { take_over: true, ..hasty(new.path()) };
+    let heir = PackConfig { take_over: true, ..repack_at_once(new.path()) };
     assert_eq!(seen(&try_open(heir, &backend).await.unwrap()).await, before);
 }
 

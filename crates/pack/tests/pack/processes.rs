@@ -13,8 +13,8 @@ use object_store::path::Path as Name;
 use crate::copies::{beside_a_late_blob, numbered, without};
 use crate::policies::{MANY, check, name, put_some};
 use crate::support::{
-    Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, heir_of, holds, key, made,
-    open, put, put_and_flush, snapshot, try_open,
+    Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, holds, key, made, open,
+    put, put_and_flush, snapshot, successor_of, try_open,
 };
 
 /// Removes at once what nothing needs.
@@ -27,8 +27,8 @@ async fn a_bundle_that_died_is_read_on_by_whoever_began_before() {
     const LARGE: usize = 300_000;
     let (dir, backend, store) = made().await;
     drop(store);
-    let hasty = PackConfig { grace: Duration::ZERO, ..by_prefix(dir.path()) };
-    let store = try_open(hasty, &backend).await.unwrap();
+    let repack_at_once = PackConfig { grace: Duration::ZERO, ..by_prefix(dir.path()) };
+    let store = try_open(repack_at_once, &backend).await.unwrap();
     for number in 0..3 {
         put(&store, &name("a", number), content(number, LARGE)).await.unwrap();
     }
@@ -73,8 +73,8 @@ async fn a_bundle_that_died_is_read_on_by_whoever_began_before() {
 async fn the_row_of_a_bundle_goes_with_the_bundle() {
     let (dir, backend, store) = made().await;
     drop(store);
-    let hasty = PackConfig { grace: Duration::ZERO, ..by_prefix(dir.path()) };
-    let store = try_open(hasty, &backend).await.unwrap();
+    let repack_at_once = PackConfig { grace: Duration::ZERO, ..by_prefix(dir.path()) };
+    let store = try_open(repack_at_once, &backend).await.unwrap();
     put_some(&store, &["a"], 0..MANY).await;
     assert!(store.flush().await);
     assert_eq!(backend.names("objects").await.len(), 1);
@@ -165,8 +165,8 @@ async fn what_the_index_names_stays_whatever_records_say() {
         let later = path.replace("-00000001", "-00000009");
         backend.inner.put(&Name::from(later), bytes.into()).await.unwrap();
     }
-    let hasty = PackConfig { grace: Duration::ZERO, ..config(dir.path()) };
-    let store = try_open(hasty, &backend).await.unwrap();
+    let repack_at_once = PackConfig { grace: Duration::ZERO, ..config(dir.path()) };
+    let store = try_open(repack_at_once, &backend).await.unwrap();
     put_and_flush(&store, "more", 9).await;
     run_maintenance(&store).await;
     for number in 0..5 {
@@ -180,8 +180,8 @@ async fn a_large_object_of_a_copy_stays_until_the_copy_cannot_go_on() {
     assert!(first.flush().await);
     let copy = snapshot(dir.path());
     put(&first, "large", content(1, 3 * MIB)).await.unwrap();
-    let hasty = |dir| PackConfig { grace: Duration::ZERO, ..config(dir) };
-    let second = try_open(hasty(copy.path()), &backend).await.unwrap();
+    let repack_at_once = |dir| PackConfig { grace: Duration::ZERO, ..config(dir) };
+    let second = try_open(repack_at_once(copy.path()), &backend).await.unwrap();
     assert!(second.flush().await);
     drop(first);
     run_maintenance(&second).await;
@@ -191,7 +191,7 @@ async fn a_large_object_of_a_copy_stays_until_the_copy_cannot_go_on() {
     assert_eq!(get(&first, "large").await.unwrap(), content(1, 3 * MIB));
     drop(first);
 
-    let second = try_open(hasty(copy.path()), &backend).await.unwrap();
+    let second = try_open(repack_at_once(copy.path()), &backend).await.unwrap();
     put_and_flush(&second, "k", 2).await;
     run_maintenance(&second).await;
     assert_eq!(backend.names("objects").await, [], "the other copy is refused from now on");
@@ -270,12 +270,12 @@ async fn a_start_among_many_numbers_asks_for_few_and_removes_some_that_are_old()
 }
 
 #[tokio::test]
-async fn an_heir_reads_each_record_once_and_keeps_one_of_its_predecessor() {
+async fn a_successor_reads_each_record_once_and_keeps_one_of_its_predecessor() {
     let (_dir, backend, store) = made().await;
     put_and_flush(&store, "k", 1).await;
     drop(store);
     many_processes(&backend, 2..=40, 2).await;
-    let (_of_heir, heir) = heir_of(&backend).await;
+    let (_of_heir, heir) = successor_of(&backend).await;
     let read = count(&heir.counters().requests.get);
     assert!(read <= 60, "{read}");
     put_and_flush(&heir, "l", 2).await;
@@ -286,7 +286,7 @@ async fn an_heir_reads_each_record_once_and_keeps_one_of_its_predecessor() {
         .map(|(worker, process)| format!("incarnations/000000000000000{worker}-{process}"));
     assert_eq!(kept, [first.clone(), first + "-from", second.clone(), second + "-from"]);
     drop(heir);
-    let (_of_next, next) = heir_of(&backend).await;
+    let (_of_next, next) = successor_of(&backend).await;
     holds(&next, [("k", 1), ("l", 2)]).await;
 }
 
@@ -309,13 +309,13 @@ async fn what_an_earlier_process_uploaded_too_late_goes_also_once_no_record_says
     let (dir, backend, store) = made().await;
     assert!(store.flush().await);
     drop(store);
-    let hasty = || PackConfig { grace: Duration::ZERO, ..by_prefix(dir.path()) };
-    let store = try_open(hasty(), &backend).await.unwrap();
+    let repack_at_once = || PackConfig { grace: Duration::ZERO, ..by_prefix(dir.path()) };
+    let store = try_open(repack_at_once(), &backend).await.unwrap();
     put_some(&store, &["a"], 0..MANY).await;
     assert!(store.flush().await);
     drop(store);
     many_processes(&backend, 3..=600, 9).await;
-    let store = try_open(hasty(), &backend).await.unwrap();
+    let store = try_open(repack_at_once(), &backend).await.unwrap();
     put_and_flush(&store, "k", 1).await;
     run_maintenance(&store).await;
     let (blobs, bundles) = (backend.names("blobs").await, backend.names("objects").await);
@@ -330,7 +330,7 @@ async fn what_an_earlier_process_uploaded_too_late_goes_also_once_no_record_says
         backend.inner.put(&late, backend.bytes(&name).await.into()).await.unwrap();
     }
     drop(store);
-    let store = try_open(hasty(), &backend).await.unwrap();
+    let store = try_open(repack_at_once(), &backend).await.unwrap();
     run_maintenance(&store).await;
     assert_eq!(backend.names("blobs").await, blobs);
     assert_eq!(backend.names("objects").await, bundles);

@@ -39,7 +39,7 @@ fn gets(store: &Packer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_cold_read_asks_the_backend_once_and_a_warm_one_not_at_all() {
+async fn a_cold_read_makes_one_backend_request_and_a_warm_one_none() {
     let (dir, backend, store) = uploaded(10, 8192).await;
     let before = gets(&store);
     assert_eq!(get(&store, &name(7)).await.unwrap(), content(7, 8192));

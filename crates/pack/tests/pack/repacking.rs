@@ -18,13 +18,13 @@ use crate::support::{
 };
 
 /// A configuration under which what is not needed goes at once.
-fn hasty(dir: &std::path::Path) -> PackConfig {
+fn repack_at_once(dir: &std::path::Path) -> PackConfig {
     PackConfig { grace: Duration::ZERO, background_bytes_per_s: 1 << 40, ..config(dir) }
 }
 
-async fn hasty_store() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
+async fn repacking_store() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
     let (dir, backend) = (tempfile::tempdir().unwrap(), Arc::<Faulty>::default());
-    let store = try_open(hasty(dir.path()), &backend).await.unwrap();
+    let store = try_open(repack_at_once(dir.path()), &backend).await.unwrap();
     store.create_bucket(&bucket("first"), None).await.unwrap();
     (dir, backend, store)
 }
@@ -43,7 +43,7 @@ async fn run_maintenance(store: &Packer) {
 /// Opens a new directory, which shows what the backend has.
 async fn rebuilt(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
     let dir = tempfile::tempdir().unwrap();
-    let takes = PackConfig { take_over: true, ..hasty(dir.path()) };
+    let takes = PackConfig { take_over: true, ..repack_at_once(dir.path()) };
     let store = try_open(takes, backend).await.unwrap();
     (dir, store)
 }
@@ -54,7 +54,7 @@ async fn blob_bytes(backend: &Faulty) -> u64 {
 
 #[tokio::test]
 async fn space_comes_back_and_every_object_stays() {
-    let (dir, backend, store) = hasty_store().await;
+    let (dir, backend, store) = repacking_store().await;
     for seed in 0..400 {
         put(&store, &format!("k{seed:03}"), content(seed, 10_000)).await.unwrap();
     }
@@ -91,7 +91,7 @@ async fn space_comes_back_and_every_object_stays() {
     assert!(blob_bytes <= live * 13 / 10);
     assert_eq!(seen(&store).await, before);
     drop(store);
-    let store = try_open(hasty(dir.path()), &backend).await.unwrap();
+    let store = try_open(repack_at_once(dir.path()), &backend).await.unwrap();
     assert_eq!(seen(&store).await, before, "after a restart");
     assert_eq!(store.blob_use().unwrap(), (blob_bytes, live_bytes));
     drop(store);
@@ -101,8 +101,8 @@ async fn space_comes_back_and_every_object_stays() {
 }
 
 #[tokio::test]
-async fn everything_that_a_blob_told_is_told_by_others_when_it_is_gone() {
-    let (_dir, backend, store) = hasty_store().await;
+async fn a_removed_blobs_changes_are_in_other_blobs() {
+    let (_dir, backend, store) = repacking_store().await;
     fill(&store).await;
     let parts = upload_in_parts(&store).await;
     assert!(store.flush().await);
@@ -148,7 +148,7 @@ async fn upload_in_parts(store: &Packer) -> bytes::Bytes {
 
 #[tokio::test]
 async fn a_deleted_object_stays_deleted_when_the_blob_with_its_delete_is_gone() {
-    let (_dir, backend, store) = hasty_store().await;
+    let (_dir, backend, store) = repacking_store().await;
     for seed in 0..10 {
         put(&store, &format!("old{seed}"), content(seed, 50_000)).await.unwrap();
     }
@@ -172,7 +172,7 @@ async fn a_deleted_object_stays_deleted_when_the_blob_with_its_delete_is_gone() 
 
 #[tokio::test]
 async fn what_changes_while_it_is_moved_does_not_come_back() {
-    let (_dir, backend, store) = hasty_store().await;
+    let (_dir, backend, store) = repacking_store().await;
     for seed in 0..10 {
         put(&store, &format!("k{seed}"), content(seed, 50_000)).await.unwrap();
     }
@@ -205,7 +205,7 @@ async fn what_changes_while_it_is_moved_does_not_come_back() {
 
 #[tokio::test]
 async fn a_blob_stays_while_somebody_reads_it() {
-    let (_dir, backend, store) = hasty_store().await;
+    let (_dir, backend, store) = repacking_store().await;
     put(&store, "k", content(1, 300_000)).await.unwrap();
     put(&store, "dead", content(2, 500_000)).await.unwrap();
     delete(&store, "dead").await;
@@ -246,7 +246,7 @@ async fn what_is_not_needed_stays_for_the_grace_time() {
     assert_eq!(store.run_maintenance().await.unwrap().removed, 0);
     assert_eq!(backend.names("objects").await.len(), 1);
     drop(store);
-    let store = try_open(hasty(dir.path()), &backend).await.unwrap();
+    let store = try_open(repack_at_once(dir.path()), &backend).await.unwrap();
     assert_eq!(store.run_maintenance().await.unwrap().removed, 1, "the blob");
     assert_eq!(backend.names("objects").await.len(), 1, "a copy of the directory may name it");
     put_and_flush(&store, "next", 4).await;
@@ -257,7 +257,7 @@ async fn what_is_not_needed_stays_for_the_grace_time() {
 
 #[tokio::test]
 async fn large_objects_and_parts_go_when_nothing_names_them() {
-    let (_dir, backend, store) = hasty_store().await;
+    let (_dir, backend, store) = repacking_store().await;
     for (name, seed) in [("kept", 1), ("deleted", 2), ("replaced", 3), ("copied", 4)] {
         put(&store, name, content(seed, 2 * MIB)).await.unwrap();
     }
@@ -290,7 +290,7 @@ async fn large_objects_and_parts_go_when_nothing_names_them() {
 
 #[tokio::test]
 async fn a_link_to_an_object_that_is_gone_is_refused() {
-    let (_dir, _backend, store) = hasty_store().await;
+    let (_dir, _backend, store) = repacking_store().await;
     put(&store, "k", content(1, 1000)).await.unwrap();
     let source = store.open(&bucket("first"), &key("k")).await.unwrap();
     put(&store, "k", content(2, 1000)).await.unwrap();
@@ -301,7 +301,7 @@ async fn a_link_to_an_object_that_is_gone_is_refused() {
 
 #[tokio::test]
 async fn a_blob_that_does_not_verify_is_not_repacked() {
-    let (_dir, backend, store) = hasty_store().await;
+    let (_dir, backend, store) = repacking_store().await;
     put(&store, "k", content(1, 10_000)).await.unwrap();
     put(&store, "dead", content(2, 90_000)).await.unwrap();
     delete(&store, "dead").await;
@@ -317,7 +317,7 @@ async fn a_blob_that_does_not_verify_is_not_repacked() {
 
 #[tokio::test]
 async fn what_a_superseded_worker_uploads_late_is_void_and_is_removed() {
-    let (_dir, backend, late) = hasty_store().await;
+    let (_dir, backend, late) = repacking_store().await;
     put_and_flush(&late, "k", 1).await;
     // It asked who owns the backend before the claim; its upload comes after the list.
     let late = Arc::new(late);
@@ -346,7 +346,7 @@ async fn what_a_superseded_worker_uploads_late_is_void_and_is_removed() {
 
 #[tokio::test]
 async fn an_index_that_is_lost_twice_is_rebuilt_though_a_blob_of_the_log_was_removed_between() {
-    let (dir, backend, store) = hasty_store().await;
+    let (dir, backend, store) = repacking_store().await;
     put(&store, "k", content(1, 1000)).await.unwrap();
     let crashed = snapshot(dir.path());
     assert!(store.flush().await);
@@ -355,7 +355,7 @@ async fn an_index_that_is_lost_twice_is_rebuilt_though_a_blob_of_the_log_was_rem
 
     // The backend has the first blob, and the log says that it waits.
     lose();
-    let store = try_open(hasty(crashed.path()), &backend).await.unwrap();
+    let store = try_open(repack_at_once(crashed.path()), &backend).await.unwrap();
     delete(&store, "k").await;
     assert!(store.flush().await);
     let (first, _) = backend.names("blobs").await.remove(0);
@@ -365,7 +365,7 @@ async fn an_index_that_is_lost_twice_is_rebuilt_though_a_blob_of_the_log_was_rem
     drop(store);
 
     lose();
-    let store = try_open(hasty(crashed.path()), &backend).await.unwrap();
+    let store = try_open(repack_at_once(crashed.path()), &backend).await.unwrap();
     assert_eq!(get(&store, "waits").await.unwrap(), content(2, 1000));
     assert!(matches!(get(&store, "k").await, Err(ObjectError::NoSuchKey)));
     assert!(store.flush().await);

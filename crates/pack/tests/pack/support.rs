@@ -444,7 +444,7 @@ pub async fn made() -> (tempfile::TempDir, Arc<Faulty>, Packer) {
 }
 
 /// A worker that takes over, in a directory of its own.
-pub async fn heir_of(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
+pub async fn successor_of(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
     let dir = tempfile::tempdir().unwrap();
     let takes = PackConfig { take_over: true, ..config(dir.path()) };
     let heir = try_open(takes, backend).await.unwrap();

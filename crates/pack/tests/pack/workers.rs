@@ -55,13 +55,13 @@ pub async fn workers<const N: usize>(
     all[0].store.create_bucket(&bucket("first"), None).await.unwrap();
     assert!(all[0].store.flush().await);
     let all: [Worker; N] = all.try_into().ok().unwrap();
-    everybody_looks(&all).await;
+    poll_all(&all).await;
     (backend, all)
 }
 
-async fn everybody_looks(all: &[Worker]) {
+async fn poll_all(all: &[Worker]) {
     for worker in all {
-        worker.store.look().await.unwrap();
+        worker.store.refresh().await.unwrap();
     }
 }
 
@@ -69,7 +69,7 @@ pub async fn everybody_uploads(all: &[Worker]) {
     for worker in all {
         assert!(worker.store.flush().await);
     }
-    everybody_looks(all).await;
+    poll_all(all).await;
 }
 
 async fn keys(store: &Packer) -> Vec<String> {
@@ -348,12 +348,12 @@ async fn what_is_not_uploaded_is_told_and_read_from_its_worker_or_not_at_all() {
     let refused = get(&b.store, "k").await.unwrap_err();
     assert!(matches!(refused, ObjectError::Unavailable { .. }), "not the one before: {refused}");
     assert_eq!(keys(&b.store).await, ["k"]);
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     drop(dir);
 }
 
 #[tokio::test]
-async fn a_worker_that_restarts_goes_on_being_heard() {
+async fn a_restarted_workers_changes_are_still_received() {
     let (backend, [a, b]) = workers::<2>(answering).await;
     put(&a.store, "k", content(1, 1000)).await.unwrap();
     until("b hears of it", async || get(&b.store, "k").await.is_ok()).await;
@@ -363,7 +363,7 @@ async fn a_worker_that_restarts_goes_on_being_heard() {
     drop(a);
     let a = try_open(answering(copy.path(), "a"), &backend).await.unwrap();
     put(&a, "l", content(2, 1000)).await.unwrap();
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     until("b hears of it again", async || get(&b.store, "l").await.is_ok()).await;
     assert_eq!(get(&b.store, "k").await.unwrap(), content(1, 1000));
 }
@@ -379,13 +379,13 @@ async fn what_a_worker_tells_of_itself_stands_whatever_comes_late() {
     let told = backend.bytes("announced/a").await;
     assert_ne!(told, earlier, "another port");
     backend.inner.put(&"announced/a".into(), earlier.into()).await.unwrap();
-    b.store.look().await.unwrap();
-    store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
+    store.refresh().await.unwrap();
     assert_eq!(backend.bytes("announced/a").await, told);
     backend.inner.delete(&"announced/a".into()).await.unwrap();
-    store.look().await.unwrap();
+    store.refresh().await.unwrap();
     assert_eq!(backend.bytes("announced/a").await, told);
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     put(&store, "k", content(1, 1000)).await.unwrap();
     until("it is heard of", async || get(&b.store, "k").await.is_ok()).await;
 }
@@ -407,7 +407,7 @@ async fn a_lost_worker_is_taken_over_and_what_it_had_not_uploaded_is_written_dow
     let heir = try_open(config, &backend).await.unwrap();
     assert_eq!(get(&heir, "kept").await.unwrap(), content(1, 1000));
     missing(get(&heir, "lost").await);
-    c.store.look().await.unwrap();
+    c.store.refresh().await.unwrap();
     missing(get(&c.store, "lost").await);
     // One that did not run meanwhile.
     let dir = b.dir;
@@ -424,18 +424,18 @@ async fn a_lost_worker_is_taken_over_and_what_it_had_not_uploaded_is_written_dow
     // Numbers of blobs begin anew with the heir.
     put(&heir, "new", content(3, 1000)).await.unwrap();
     heir.flush().await;
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     assert_eq!(get(&b.store, "new").await.unwrap(), content(3, 1000));
 }
 
 #[tokio::test]
-async fn a_worker_knows_the_others_after_a_restart_and_without_its_directory() {
+async fn a_worker_rediscovers_the_others_after_a_restart_and_without_its_directory() {
     let (backend, [a, b]) = workers::<2>(shared).await;
     for number in 0..20 {
         put(&a.store, &format!("k{number:02}"), content(number, 1000)).await.unwrap();
     }
     a.store.flush().await;
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     let before = keys(&b.store).await;
     assert_eq!(before.len(), 20);
     b.store.close();
@@ -483,7 +483,7 @@ async fn names_and_places_do_not_mix() {
     assert_eq!(get(&second, "k").await.unwrap(), content(1, 100));
     delete(&second, "k").await;
     second.flush().await;
-    first.look().await.unwrap();
+    first.refresh().await.unwrap();
     missing(get(&first, "k").await);
     assert!(backend.names("blobs").await.len() > 1, "where it was");
     assert!(!backend.names("workers/second/blobs").await.is_empty());

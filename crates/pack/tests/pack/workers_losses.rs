@@ -9,7 +9,7 @@ use crate::support::*;
 use crate::workers::{answering, missing, shared, until, workers};
 
 #[tokio::test]
-async fn a_worker_does_without_a_blob_that_another_lost_only_when_told_to() {
+async fn a_worker_skips_anothers_lost_blob_only_on_request() {
     let (backend, [a]) = workers::<1>(shared).await;
     for seed in 0..3 {
         put(&a.store, &format!("k{seed}"), content(seed, 1000)).await.unwrap();
@@ -40,7 +40,7 @@ async fn a_worker_does_without_a_blob_that_another_lost_only_when_told_to() {
     assert_eq!(get(&b, "k2").await.unwrap(), content(2, 1000));
     put(&b, "k1", content(7, 1000)).await.unwrap();
     assert!(b.flush().await);
-    a.store.look().await.unwrap();
+    a.store.refresh().await.unwrap();
     assert_eq!(get(&a.store, "k1").await.unwrap(), content(7, 1000));
 }
 
@@ -71,7 +71,7 @@ async fn what_was_heard_is_known_after_a_kill() {
     let (backend, [a, b]) = workers::<2>(answering).await;
     put(&a.store, "k", content(1, 1000)).await.unwrap();
     assert!(a.store.flush().await);
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     put(&a.store, "k", content(2, 1000)).await.unwrap();
     until("b hears of it", async || {
         get(&b.store, "k").await.is_ok_and(|bytes| bytes == content(2, 1000))

@@ -20,7 +20,7 @@ fn grouping(dir: &Path, name: &str) -> PackConfig {
 }
 
 /// The same, for which all that waits by the clock waits for seconds.
-fn hasty(dir: &Path, name: &str) -> PackConfig {
+fn repack_at_once(dir: &Path, name: &str) -> PackConfig {
     let mut config = PackConfig { grace: KEPT, ..grouping(dir, name) };
     let sharing = config.sharing.as_mut().unwrap();
     (sharing.kept, sharing.unseen_max) = (KEPT, KEPT / 2);
@@ -50,7 +50,7 @@ async fn a_bundle_is_read_from_its_worker_until_it_is_in_the_bucket_and_then_fro
     assert!(a.store.flush().await);
     assert_eq!(backend.names(BUNDLES).await.len(), 2, "one for a, one for b");
     check(&b.store, &["a", "b"], 0..MANY).await;
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     let dir = a.dir;
     drop(a.store);
     check(&b.store, &["a", "b"], 0..MANY).await;
@@ -76,7 +76,7 @@ async fn a_bundle_that_waits_is_read_from_its_worker_or_not_at_all() {
     assert!(matches!(refused, ObjectError::Unavailable { .. }), "not the one before: {refused}");
     // It starts again, and says where it is now.
     let a = try_open(grouping(dir.path(), "a"), &backend).await.unwrap();
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     assert_eq!(get(&b.store, &replaced).await.unwrap(), content(7, OBJECT_BYTES));
     check(&b.store, &["a"], MANY..MANY + 10).await;
     drop(a);
@@ -97,14 +97,14 @@ async fn what_another_worker_deleted_makes_a_bundle_dead_and_the_rest_is_read_wh
     assert!(b.store.flush().await);
     let dir = a.dir;
     drop(a.store);
-    let a = try_open(hasty(dir.path(), "a"), &backend).await.unwrap();
+    let a = try_open(repack_at_once(dir.path(), "a"), &backend).await.unwrap();
     // The bundle is given up once that was in the bucket for long enough, moved, uploaded, and
     // removed after the grace time. A worker that looks more seldom than that answers nobody: see
     // `unseen_max`.
     until("the bundle of a is removed", async || {
         a.run_maintenance().await.unwrap();
         assert!(a.flush().await);
-        b.store.look().await.unwrap();
+        b.store.refresh().await.unwrap();
         !backend.names(BUNDLES).await.contains(&before[0])
     })
     .await;
@@ -129,7 +129,7 @@ async fn of_a_lost_worker_the_bundles_that_are_in_the_bucket_stay_and_the_others
     let new = tempfile::tempdir().unwrap();
     let config = PackConfig { take_over: true, ..grouping(new.path(), "a") };
     let heir = try_open(config, &backend).await.unwrap();
-    b.store.look().await.unwrap();
+    b.store.refresh().await.unwrap();
     for store in [&heir, &b.store] {
         check(store, &["a"], 0..MANY).await;
         missing(get(store, &name("a", MANY)).await);

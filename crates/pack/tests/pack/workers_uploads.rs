@@ -134,7 +134,7 @@ async fn an_upload_ends_with_its_bucket_whoever_removed_that() {
 }
 
 #[tokio::test]
-async fn a_worker_that_answers_nobody_is_named() {
+async fn an_unresponsive_worker_is_named() {
     let (_backend, [a, b]) = workers::<2>(shared).await;
     let upload = begin(&a.store).await;
     let refused = b.store.hand_on(upload, request(Method::PUT, "part")).await;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use larder_types::BucketId;
 use larder_types::limits::BUCKETS_MAX;
 
-use super::followed::Learnt;
+use super::followed::DerivedState;
 
 /// Objects and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -153,7 +153,7 @@ impl BucketCounts {
     }
 }
 
-impl Learnt for BucketCounts {
+impl DerivedState for BucketCounts {
     type Change = Recount;
     type Fault = CountFault;
 

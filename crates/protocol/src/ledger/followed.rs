@@ -24,7 +24,7 @@ use larder_types::OpId;
 use crate::limits::LEDGER_CHANGES_MAX;
 
 /// Knowledge that comes from rows in any order of stretches, and is kept by changes.
-pub(crate) trait Learnt: Default {
+pub(crate) trait DerivedState: Default {
     /// An effect of an op on it.
     type Change: Debug;
     /// Rows or changes contradict each other.
@@ -40,14 +40,14 @@ pub(crate) trait Learnt: Default {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Changed<C> {
     pub(crate) op: OpId,
-    /// The changed row; empty if no reader needs it ([`Followed::asks_for_rows`]).
+    /// The changed row; empty if no reader needs it ([`Followed::wants_rows`]).
     pub(crate) row: Vec<u8>,
     pub(crate) change: C,
 }
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(crate) enum Followed<T: Learnt> {
+pub(crate) enum Followed<T: DerivedState> {
     #[default]
     Unknown,
     Reading(Reading<T>),
@@ -57,18 +57,18 @@ pub(crate) enum Followed<T: Learnt> {
 
 /// A walk is under way.
 #[derive(Debug)]
-pub(crate) struct Reading<T: Learnt> {
+pub(crate) struct Reading<T: DerivedState> {
     /// The number of the walk.
     walk: u64,
     /// Of the rows before `from`, as they are now.
-    learnt: T,
+    derived: T,
     /// The stretch begins with this row; empty for the first of all.
     from: Vec<u8>,
     /// Changes of rows from `from` on, applied since the stretch began.
     waiting: Vec<Changed<T::Change>>,
 }
 
-impl<T: Learnt> Followed<T> {
+impl<T: DerivedState> Followed<T> {
     /// There are no rows.
     pub(crate) fn empty() -> Self {
         Self::Known(T::default())
@@ -78,7 +78,7 @@ impl<T: Learnt> Followed<T> {
     pub(crate) fn begin_walk(&mut self, walk: u64) {
         if self.known().is_none() {
             let (from, waiting) = (Vec::new(), Vec::new());
-            *self = Self::Reading(Reading { walk, learnt: T::default(), from, waiting });
+            *self = Self::Reading(Reading { walk, derived: T::default(), from, waiting });
         }
     }
 
@@ -95,7 +95,7 @@ impl<T: Learnt> Followed<T> {
         if walk != reading.walk {
             return;
         }
-        let mut learnt = std::mem::take(&mut reading.learnt);
+        let mut derived = std::mem::take(&mut reading.derived);
         let waiting = std::mem::take(&mut reading.waiting);
         let is_missing = |changed: &&Changed<T::Change>| {
             changed.op > at && until.is_none_or(|until| changed.row[..] < *until)
@@ -104,14 +104,14 @@ impl<T: Learnt> Followed<T> {
         let joined = found.and_then(|mut found| {
             let mut missing = waiting.iter().filter(is_missing);
             missing.try_for_each(|changed| found.take(&changed.change))?;
-            learnt.absorb(found).map(|()| learnt)
+            derived.absorb(found).map(|()| derived)
         });
         *self = match (joined, until) {
             (Err(fault), _) => Self::Contradicts(fault),
-            (Ok(learnt), None) => Self::Known(learnt),
-            (Ok(learnt), Some(until)) => {
+            (Ok(derived), None) => Self::Known(derived),
+            (Ok(derived), Some(until)) => {
                 let (from, waiting) = (until.to_vec(), Vec::new());
-                Self::Reading(Reading { walk, learnt, from, waiting })
+                Self::Reading(Reading { walk, derived, from, waiting })
             }
         };
     }
@@ -119,9 +119,9 @@ impl<T: Learnt> Followed<T> {
     /// Takes what an op did.
     pub(crate) fn take(&mut self, changed: Changed<T::Change>) {
         let taken = match self {
-            Self::Known(learnt) => learnt.take(&changed.change),
-            Self::Reading(Reading { learnt, from, .. }) if changed.row < *from => {
-                learnt.take(&changed.change)
+            Self::Known(derived) => derived.take(&changed.change),
+            Self::Reading(Reading { derived, from, .. }) if changed.row < *from => {
+                derived.take(&changed.change)
             }
             Self::Reading(reading) if reading.waiting.len() < LEDGER_CHANGES_MAX => {
                 reading.waiting.push(changed);
@@ -140,8 +140,8 @@ impl<T: Learnt> Followed<T> {
 
     /// Takes what rows of a snapshot say that this member takes.
     pub(crate) fn learn(&mut self, take: impl FnOnce(&mut T) -> Result<(), T::Fault>) {
-        if let Self::Known(learnt) = self
-            && let Err(fault) = take(learnt)
+        if let Self::Known(derived) = self
+            && let Err(fault) = take(derived)
         {
             *self = Self::Contradicts(fault);
         }
@@ -153,12 +153,12 @@ impl<T: Learnt> Followed<T> {
     }
 
     /// Returns whether changes must name their rows.
-    pub(crate) fn asks_for_rows(&self) -> bool {
+    pub(crate) fn wants_rows(&self) -> bool {
         matches!(self, Self::Reading(_))
     }
 
     pub(crate) fn known(&self) -> Option<&T> {
-        if let Self::Known(learnt) = self { Some(learnt) } else { None }
+        if let Self::Known(derived) = self { Some(derived) } else { None }
     }
 
     pub(crate) fn fault(&self) -> Option<T::Fault> {

@@ -133,7 +133,7 @@ fn changes_that_the_walk_saw_are_taken_once() {
 }
 
 #[test]
-fn a_walk_that_was_overtaken_says_nothing() {
+fn an_overtaken_walk_reports_nothing() {
     let mut ledger = Ledger::default();
     let walk = ledger.begin_walk();
     ledger.begin_empty();

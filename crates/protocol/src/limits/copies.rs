@@ -1,7 +1,7 @@
 //! The limits of which copies are made first, and how fast.
 
 /// The cluster's version from which on meta servers and managers agree on the order of copies.
-pub const COPY_TURNS_VERSION: u8 = 23;
+pub const COPY_TURNS_PROTOCOL: u8 = 23;
 /// Milliseconds in which the reads that make a volume hot count half.
 pub const HEAT_HALF_MS: u64 = 60_000;
 /// Reads, counted so, from which on a volume is hot: about seven a second that go on.

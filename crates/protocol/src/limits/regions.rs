@@ -5,19 +5,19 @@ pub const BUCKET_REGIONS_MAX: u8 = 8;
 /// Bytes of the list of regions that the managers keep for a cluster's gateway.
 pub const REGION_LIST_BYTES_MAX: usize = 128 * 1024;
 /// Most PGs of another region that one request asks for ids of.
-pub const REGION_ASK_PGS_MAX: usize = 256;
+pub const REGION_REQUEST_PGS_MAX: usize = 256;
 /// Most PGs that a region answers for at a time: another release may ask for more than this one does.
 pub const REGION_SERVED_PGS_MAX: usize = 1024;
 /// Most ids of an answer.
-pub const REGION_ASK_IDS_MAX: usize = 1000;
+pub const REGION_REQUEST_IDS_MAX: usize = 1000;
 /// Most things told by another region that are not here yet and may be taken.
-pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
+pub const REGION_CLAIMS_MAX: usize = 16 * REGION_REQUEST_IDS_MAX;
 /// Most of those beside them that cannot be taken now. The rest is passed over, until it is told again.
-pub const REGION_STUCK_MAX: usize = 16 * REGION_ASK_IDS_MAX;
+pub const REGION_STUCK_MAX: usize = 16 * REGION_REQUEST_IDS_MAX;
 /// Most of those beside them whose buckets are not known here, and most of one bucket. The rest is passed over, too.
-pub const REGION_UNNAMED_MAX: usize = 16 * REGION_ASK_IDS_MAX;
+pub const REGION_UNNAMED_MAX: usize = 16 * REGION_REQUEST_IDS_MAX;
 /// See [`REGION_UNNAMED_MAX`].
-pub const REGION_UNNAMED_OF_BUCKET_MAX: usize = REGION_ASK_IDS_MAX;
+pub const REGION_UNNAMED_OF_BUCKET_MAX: usize = REGION_REQUEST_IDS_MAX;
 /// Most buckets that one look asks for.
 pub const REGION_BUCKETS_FOUND_MAX: usize = 1000;
 /// Requests for others, while some wait, from one for what is stuck to the next.
@@ -99,7 +99,7 @@ const _: () = assert!(
     "one key more than fit tells whether a page is the last"
 );
 const _: () = assert!(
-    REGION_RUN_IDS_MAX <= REGION_ASK_IDS_MAX && 2 * REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX,
+    REGION_RUN_IDS_MAX <= REGION_REQUEST_IDS_MAX && 2 * REGION_REQUEST_IDS_MAX <= REGION_CLAIMS_MAX,
     "the ids of a run, and those of an answer, have room"
 );
 const _: () = assert!(
@@ -117,7 +117,7 @@ const _: () = assert!(
     "a part has whole chunks, and others pass it"
 );
 const _: () = assert!(
-    REGION_SERVED_PGS_MAX >= REGION_ASK_PGS_MAX
+    REGION_SERVED_PGS_MAX >= REGION_REQUEST_PGS_MAX
         && REGION_SERVED_ENTRIES_MAX >= REGION_FETCH_IDS_MAX,
     "a region serves what its own release asks for"
 );

@@ -33,7 +33,7 @@ impl Pg {
             matches!(self.role, Role::Levelling | Role::Active | Role::Serving),
             "only a primary appends"
         );
-        self.check_room(&op);
+        self.check_capacity(&op);
         assert!(self.last().view <= self.view, "pg {}: views never go back in a log", self.id);
         let id = self.next_id();
         let entry = LogEntry { id, op: Arc::new(op) };
@@ -84,7 +84,7 @@ impl Pg {
                 outcome: None,
                 is_told: false,
                 superseded: false,
-                forsaken: None,
+                abandoned_since: None,
                 resolution: None,
                 retry: Retry::default(),
             };

@@ -386,7 +386,7 @@ impl Batch<'_> {
     fn row_of(&self, open: &OpenPut) -> Vec<u8> {
         let put = open.put();
         match &put.target {
-            _ if !self.asks_for_rows => Vec::new(),
+            _ if !self.wants_rows => Vec::new(),
             Target::Version => rows::version(put.bucket, &put.key, rows::UNVERSIONED),
             Target::Chunk { stream, number } => rows::chunk(put.bucket, *stream, *number),
             Target::Part { upload, number } => rows::part(put.bucket, *upload, *number),

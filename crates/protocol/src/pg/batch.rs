@@ -23,7 +23,7 @@ pub(super) struct Batch<'a> {
     /// Objects are counted.
     keeps_counts: bool,
     /// Changes must name their rows.
-    pub(super) asks_for_rows: bool,
+    pub(super) wants_rows: bool,
     /// Where chunks end that ops of the batch name.
     pub(super) ends: Vec<(LvId, u32)>,
     /// Counts of chunks that were to move, by their outcomes.
@@ -90,7 +90,7 @@ impl<'a> Batch<'a> {
             recount: None,
             keeps_ledger: ledger.keeps_blocks(),
             keeps_counts: ledger.keeps_counts(),
-            asks_for_rows: ledger.asks_for_rows(),
+            wants_rows: ledger.wants_rows(),
             ends: Vec::new(),
             moves: MoveCounts::default(),
             coalesced: CoalesceCounts::default(),
@@ -106,7 +106,7 @@ impl<'a> Batch<'a> {
         if !self.keeps_counts {
             return;
         }
-        if self.asks_for_rows {
+        if self.wants_rows {
             self.resized.push(Changed { op, row: row.to_vec(), change: change.into() });
             return;
         }
@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn changed(&mut self, row: &[u8], change: Change, op: OpId) {
-        let row = if self.asks_for_rows { row.to_vec() } else { Vec::new() };
+        let row = if self.wants_rows { row.to_vec() } else { Vec::new() };
         self.blocks.push(Changed { op, row, change });
     }
 

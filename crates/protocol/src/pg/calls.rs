@@ -115,8 +115,8 @@ impl Pg {
                 }
             }
         }
-        if !self.has_room_for(&call) || !self.may_wait() {
-            self.turn_away(token, call, out);
+        if !self.has_capacity_for(&call) || !self.may_wait() {
+            self.reject(token, call, out);
             return Ok(());
         }
         if let Some(slot) = slot_of_call(&call)

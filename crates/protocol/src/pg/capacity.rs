@@ -178,36 +178,40 @@ pub(super) fn open_bytes_of(op_bytes: usize) -> usize {
 
 impl Pg {
     /// Returns true if the log has room for what a call becomes.
-    pub(super) fn has_room_for(&self, call: &Call) -> bool {
+    pub(super) fn has_capacity_for(&self, call: &Call) -> bool {
         match call {
-            Call::DropStream { .. } => self.has_room_for_own(),
+            Call::DropStream { .. } => self.has_capacity_for_own(),
             Call::Put(put) if matches!(put.content, Content::Data { .. }) => {
-                self.has_room_for_data()
+                self.has_capacity_for_data()
             }
-            Call::RemoteChange(told) if told.has_data() => self.has_room_for_data(),
-            _ => self.has_room_for_calls(),
+            Call::RemoteChange(told) if told.has_data() => self.has_capacity_for_data(),
+            _ => self.has_capacity_for_calls(),
         }
     }
 
-    fn has_room_for_data(&self) -> bool {
-        self.has_room_for_calls() && self.open.bytes < OPEN_BYTES_MAX
+    fn has_capacity_for_data(&self) -> bool {
+        self.has_capacity_for_calls() && self.open.bytes < OPEN_BYTES_MAX
     }
 
-    fn has_room_for_calls(&self) -> bool {
+    fn has_capacity_for_calls(&self) -> bool {
         self.tail.len() < TAIL_OPS_MAX && self.tail.called < TAIL_BYTES_MAX
     }
 
     /// Returns true if the log has room for another op that this primary makes of itself.
-    pub(super) fn has_room_for_own(&self) -> bool {
+    pub(super) fn has_capacity_for_own(&self) -> bool {
         self.tail.own < OWN_BYTES_MAX
     }
 
     /// Asserts that an op which this primary is about to append has room.
-    pub(super) fn check_room(&self, op: &Op) {
+    pub(super) fn check_capacity(&self, op: &Op) {
         let opens = chunk_of(op).is_some();
         assert!(
             request_of_op(op).is_none()
-                || (if opens { self.has_room_for_data() } else { self.has_room_for_calls() }),
+                || (if opens {
+                    self.has_capacity_for_data()
+                } else {
+                    self.has_capacity_for_calls()
+                }),
             "pg {}: a call's op is appended without room for it",
             self.id
         );
@@ -228,13 +232,13 @@ impl Pg {
 
     /// Returns true if nothing more is taken of another's log. A primary that has taken the longest has room left at those who
     /// follow it.
-    pub(super) fn has_no_room_to_follow(&self) -> bool {
+    pub(super) fn is_over_capacity(&self) -> bool {
         self.tail.is_at_its_end() || self.is_levelling() && self.tail.is_as_long_as_any()
     }
 
     /// There is no room for a call. One that nobody repeats waits for it, in a queue of its own. Where that is full, the
     /// stream is dropped when its session ends or the group is served anew.
-    pub(super) fn turn_away(&mut self, token: Token, call: Call, out: &mut Outbox) {
+    pub(super) fn reject(&mut self, token: Token, call: Call, out: &mut Outbox) {
         self.make_room(out);
         if matches!(call, Call::DropStream { .. }) && self.drops.len() < DROPS_WAITING_MAX {
             self.drops.push_back((token, call));
@@ -254,7 +258,7 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
-        while self.has_room_for_own()
+        while self.has_capacity_for_own()
             && self.may_wait()
             && let Some((token, call)) = self.drops.pop_front()
         {

@@ -34,7 +34,7 @@ use super::{Pg, ReplyKind};
 use crate::coalesce::{Pieces as Counts, window};
 use crate::index::{Index, IndexError, Row};
 use crate::limits::{
-    COALESCE_LOOKS_MAX, COALESCE_PIECES_MAX, COALESCE_PIECES_MIN, COALESCE_PLANNED_MS,
+    COALESCE_CHECKS_MAX, COALESCE_PIECES_MAX, COALESCE_PIECES_MIN, COALESCE_PLANNED_MS,
     COALESCES_PLANNED_MAX,
 };
 use crate::message::{
@@ -243,7 +243,7 @@ fn pieces_from(
         }
         last = end;
         found.is_held = before.is_some_and(|before| piece.op.seq >= before);
-        found.goes_on = !found.is_held && found.lens.len() == COALESCE_LOOKS_MAX;
+        found.goes_on = !found.is_held && found.lens.len() == COALESCE_CHECKS_MAX;
         if found.is_held || found.goes_on {
             return ControlFlow::Break(());
         }

@@ -43,7 +43,7 @@ impl Pg {
         for member in &self.members[1..] {
             point = point.min(self.acked_by(*member));
         }
-        if self.known_id(point).is_some_and(|op| op.view == self.view) {
+        if self.id_at(point).is_some_and(|op| op.view == self.view) {
             self.advance(point, out);
         }
         self.view_progress(out);

@@ -151,9 +151,9 @@ impl Departed {
 
 impl Pg {
     /// Little room is left on the disk, or again more: while it is little nothing rests.
-    pub fn note_room(&mut self, is_little: bool) {
+    pub fn note_free_space(&mut self, is_little: bool) {
         if let Some(space) = &mut self.space {
-            space.note_room(is_little);
+            space.note_free_space(is_little);
         }
     }
 

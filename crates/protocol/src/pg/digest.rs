@@ -28,7 +28,7 @@ use larder_types::{Op, OpId, ServerId};
 
 use super::{Pg, Role};
 use crate::digest::{Compared, Summed, compare, odd_to};
-use crate::limits::{DIGEST_ASK_TICKS, DIGEST_TICKS_MAX};
+use crate::limits::{DIGEST_RETRY_TICKS, DIGEST_TICKS_MAX};
 use crate::message::{Effect, Outbox, PeerMessage};
 
 /// The state of digests in the present view.
@@ -142,13 +142,13 @@ impl Pg {
         if self.role == Role::Backup {
             self.message(self.members[0], PeerMessage::Digest { view: self.view, at, sum }, out);
         } else {
-            self.digest_told(self.me, at, sum, out);
+            self.receive_digest(self.me, at, sum, out);
         }
     }
 
     /// The primary asks for the sum at an op. One whose log does not reach there yet, or whose sum is under way, says
     /// nothing.
-    pub(super) fn tell_digest(&self, at: OpId, out: &mut Outbox) {
+    pub(super) fn send_digest(&self, at: OpId, out: &mut Outbox) {
         let sum = match &self.digests.own {
             Some((own, sum)) if *own == at => sum.clone(),
             _ => (self.applied.seq >= at.seq).then_some(Summed::Nothing),
@@ -165,7 +165,13 @@ impl Pg {
     }
 
     /// A member tells its sum.
-    pub(super) fn digest_told(&mut self, from: ServerId, at: OpId, sum: Summed, out: &mut Outbox) {
+    pub(super) fn receive_digest(
+        &mut self,
+        from: ServerId,
+        at: OpId,
+        sum: Summed,
+        out: &mut Outbox,
+    ) {
         let is_member = self.members.contains(&from);
         let Some(comparison) = self.digests.under_way.as_mut().filter(|it| it.at == at) else {
             return;
@@ -207,11 +213,11 @@ impl Pg {
         if outcome == Compared::Odd(self.me) {
             self.digests.is_odd = true;
         }
-        self.tell_odd(out);
+        self.send_outliers(out);
         out.push(Effect::Compared { at, outcome, sums });
     }
 
-    fn tell_odd(&self, out: &mut Outbox) {
+    fn send_outliers(&self, out: &mut Outbox) {
         if let Some((at, Compared::Odd(odd))) = self.digests.last
             && odd != self.me
         {
@@ -220,12 +226,12 @@ impl Pg {
     }
 
     /// A tick of a primary: asks for what it lacks, and says again what may have been lost on the way.
-    pub(super) fn ask_for_digests(&mut self, out: &mut Outbox) {
+    pub(super) fn request_digests(&mut self, out: &mut Outbox) {
         self.digests.ticks += 1;
-        let is_time = self.digests.ticks >= DIGEST_ASK_TICKS;
+        let is_time = self.digests.ticks >= DIGEST_RETRY_TICKS;
         if is_time {
             self.digests.ticks = 0;
-            self.tell_odd(out);
+            self.send_outliers(out);
         }
         let Some(comparison) = &mut self.digests.under_way else { return };
         comparison.ticks += 1;

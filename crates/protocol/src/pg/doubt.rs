@@ -23,7 +23,7 @@
 use larder_types::{BucketId, Holders, LvId, ObjectKey, OpId, SessionId};
 
 use super::{OpenPut, Pg};
-use crate::limits::{DOUBT_TICKS_MAX, FORSAKEN_TICKS, SESSION_TICKS_MAX};
+use crate::limits::{ABANDONED_TICKS, DOUBT_TICKS_MAX, SESSION_TICKS_MAX};
 use crate::message::{Outbox, Refusal};
 use crate::sessions::Sessions;
 
@@ -48,8 +48,8 @@ impl OpenPut {
     /// Returns true if its proxy will not end it any more: it is silent, or has said its last of it.
     pub(super) fn is_orphan(&self, tick: u64, sessions: &Sessions) -> bool {
         let passed = |since: Option<u64>, ticks| since.is_some_and(|it| tick - it >= ticks);
-        passed(self.forsaken, FORSAKEN_TICKS)
-            || passed(sessions.last_heard(self.put().request.session), SESSION_TICKS_MAX)
+        passed(self.abandoned_since, ABANDONED_TICKS)
+            || passed(sessions.last_seen_tick(self.put().request.session), SESSION_TICKS_MAX)
     }
 }
 
@@ -64,7 +64,7 @@ impl Pg {
                 && request.number < below
                 && but_for.binary_search(&request.number).is_err();
             if is_over && open.outcome.is_none() {
-                open.forsaken.get_or_insert(tick);
+                open.abandoned_since.get_or_insert(tick);
             }
         }
     }

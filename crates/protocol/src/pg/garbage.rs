@@ -28,7 +28,7 @@ use larder_types::{
 use super::Pg;
 use super::batch::{Batch, RowsDone};
 use crate::index::{Changes, Index, IndexError};
-use crate::limits::{REAP_LOOKS_MAX, REAP_ROWS_MAX};
+use crate::limits::{REAP_CHECKS_MAX, REAP_ROWS_MAX};
 use crate::message::Outbox;
 
 /// A primary's view of its group's garbage.
@@ -141,7 +141,7 @@ impl Pg {
         may_begin: bool,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
-        if !self.wants_to_reap(may_begin) || !self.has_room_for_own() {
+        if !self.wants_to_reap(may_begin) || !self.has_capacity_for_own() {
             return Ok(());
         }
         let (garbage, rows_max) = (rows::garbage(self.id), self.reaper.step_rows);
@@ -312,7 +312,7 @@ impl Batch<'_> {
                 return Ok(false);
             }
             let are_chunks = beginning.first() == Some(&b'K');
-            let count = if are_chunks { left } else { left.min(REAP_LOOKS_MAX) };
+            let count = if are_chunks { left } else { left.min(REAP_CHECKS_MAX) };
             let mut from = [beginning, last].concat();
             if !last.is_empty() {
                 from.push(0);

@@ -149,8 +149,8 @@ impl Pg {
     }
 
     fn need_lv(&mut self, out: &mut Outbox) {
-        if !self.lv_asked {
-            self.lv_asked = true;
+        if !self.lv_requested {
+            self.lv_requested = true;
             out.push(Effect::NeedLv);
         }
     }

@@ -140,7 +140,7 @@ impl LedgerWalk {
         pg.ledger.end_stretch(*walk, std::mem::take(stretch), at, until);
         // A walk that counts says nothing new of blocks: marks that were made void stay so.
         if !were_known {
-            pg.know_marks();
+            pg.seed_high_water();
         }
     }
 
@@ -155,7 +155,7 @@ impl Pg {
     /// Keeps marks from now on where the rows end, if it is known what they name. A follower that took a snapshot, or whose
     /// marks were void, has none otherwise until it leads, and those of one that never leads would only rise. Those of a
     /// primary have to lie above what it grants.
-    pub(super) fn know_marks(&mut self) {
+    pub(super) fn seed_high_water(&mut self) {
         if let Some(named) = self.ledger.known()
             && self.is_whole
             && !self.serves()
@@ -206,7 +206,7 @@ impl Pg {
     /// # Errors
     /// [`SpaceFault`] if METAX contradicts itself or the map: nothing may be served then.
     #[must_use]
-    pub fn known_space(
+    pub fn derive_space(
         &self,
         lvs: impl Iterator<Item = LvInfo>,
     ) -> Option<Result<Space, SpaceFault>> {

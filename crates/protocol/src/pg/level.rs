@@ -24,7 +24,7 @@ use larder_types::{Op, OpId, OpSeq, ServerId, View};
 use super::{Pg, Role};
 use crate::limits::{
     PEER_FRAME_BYTES_MAX, PEER_HEAD_BYTES_MAX, PG_MEMBERS_MAX, REPEAT_BYTES_PER_TICK,
-    REPEAT_TICKS_MAX, UNHEARD_TICKS_MAX,
+    REPEAT_TICKS_MAX, UNRESPONSIVE_TICKS_MAX,
 };
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Report};
 
@@ -75,7 +75,7 @@ impl Pg {
 
     /// Tells the primary what there is above the commit point.
     pub(super) fn report(&mut self, out: &mut Outbox) {
-        let prev = self.known_id(self.commit).unwrap_or_default();
+        let prev = self.id_at(self.commit).unwrap_or_default();
         self.report_from(prev, out);
     }
 
@@ -110,14 +110,14 @@ impl Pg {
                 self.make_room(out);
                 if self.applied.seq == self.commit {
                     // No release leaves so long a log: the next view is without it.
-                    self.quiet.insert(whose, UNHEARD_TICKS_MAX + 1);
+                    self.quiet.insert(whose, UNRESPONSIVE_TICKS_MAX + 1);
                 }
                 return;
             }
             let (prev, last) = (longest.prev, longest.last);
             let entries = longest.entries.clone();
             let is_open = prev.seq >= self.applied.seq;
-            if self.asked_on && is_open && self.known_id(prev.seq) != Some(prev) {
+            if self.following_requested && is_open && self.id_at(prev.seq) != Some(prev) {
                 // A late answer about a log that was the longest no more. What is applied here every log has.
                 self.reports.remove(&whose);
                 return;
@@ -129,7 +129,7 @@ impl Pg {
                 return;
             };
             if through < last {
-                self.ask_on(whose, through, !entries.is_empty(), out);
+                self.request_following(whose, through, !entries.is_empty(), out);
                 return;
             }
         }
@@ -147,17 +147,23 @@ impl Pg {
 
     /// The longest log continues after what its member has sent. If the request is lost the member reports again, as
     /// one that gets nothing from its primary.
-    fn ask_on(&mut self, whose: ServerId, end: OpId, is_more: bool, out: &mut Outbox) {
+    fn request_following(&mut self, whose: ServerId, end: OpId, is_more: bool, out: &mut Outbox) {
         self.reports.remove(&whose);
-        self.asked_on = true;
+        self.following_requested = true;
         if is_more {
-            self.ask_for_more(whose, end, self.commit, out);
+            self.request_more_entries(whose, end, self.commit, out);
         }
     }
 
     /// Asks a member for what its log has after an op. That op is committed only if it is in this log: else the commit
     /// point is none.
-    pub(super) fn ask_for_more(&self, whose: ServerId, end: OpId, commit: OpSeq, out: &mut Outbox) {
+    pub(super) fn request_more_entries(
+        &self,
+        whose: ServerId,
+        end: OpId,
+        commit: OpSeq,
+        out: &mut Outbox,
+    ) {
         let message =
             PeerMessage::Append { view: self.view, prev: end, entries: Vec::new(), commit };
         self.message(whose, message, out);
@@ -165,7 +171,7 @@ impl Pg {
 
     /// A levelling primary requests the ops after one: no op of its view is here yet, though there are some that it has
     /// not received.
-    pub(super) fn is_asked_on(&self, prev: OpId, entries: &[LogEntry]) -> bool {
+    pub(super) fn is_following_requested(&self, prev: OpId, entries: &[LogEntry]) -> bool {
         let last = self.last();
         entries.is_empty() && last.view < self.view && prev.seq < last.seq
     }
@@ -173,7 +179,7 @@ impl Pg {
     /// The view is active once an op of its own is below the commit point.
     pub(super) fn view_progress(&mut self, out: &mut Outbox) {
         if self.role == Role::Levelling
-            && self.known_id(self.commit).is_some_and(|id| id.view == self.view)
+            && self.id_at(self.commit).is_some_and(|id| id.view == self.view)
         {
             self.role = Role::Active;
             out.push(Effect::ViewActive(self.view));

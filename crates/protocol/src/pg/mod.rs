@@ -152,7 +152,7 @@ struct OpenPut {
     /// A later op has already replaced or ended what this put would make.
     superseded: bool,
     /// The tick at which its proxy had said all that it ever will of it.
-    forsaken: Option<u64>,
+    abandoned_since: Option<u64>,
     resolution: Option<Resolution>,
     /// The time at which its resolution begins again if it fails.
     retry: Retry,
@@ -244,7 +244,7 @@ pub struct Pg {
     /// True if every member has reported and this primary has the longest log of them.
     levelled: bool,
     /// True if this primary has asked for the end of a longer log than a report holds.
-    asked_on: bool,
+    following_requested: bool,
     /// The tick from which on this follower reports again.
     report_due: u64,
     /// The op after which it reported last.
@@ -296,7 +296,7 @@ pub struct Pg {
     departed: Departed,
     /// Blocks that became free in earlier views before they had rested.
     unrested: u64,
-    lv_asked: bool,
+    lv_requested: bool,
     /// The time of the last report that there is none; `None` if one has arrived since.
     pool_empty_ms: Option<u64>,
     /// The time at which an LV with all replicas within reach is asked for, while space is given on most replicas of

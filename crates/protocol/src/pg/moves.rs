@@ -143,12 +143,12 @@ impl Pg {
         if !self.moves.lvs.contains(&chunk.lv) || !self.serves() {
             return Ok(None);
         }
-        let lies_high = self.space.as_ref().is_some_and(|space| space.lies_high(chunk));
-        if lies_high && self.has_copies_to_make() {
+        let is_high = self.space.as_ref().is_some_and(|space| space.is_high(chunk));
+        if is_high && self.has_copies_to_make() {
             self.compact_again(chunk.lv);
             return Ok(None);
         }
-        if !lies_high || self.moves.under_way.contains_key(row) || self.is_refilled_anywhere(row) {
+        if !is_high || self.moves.under_way.contains_key(row) || self.is_refilled_anywhere(row) {
             return Ok(None);
         }
         let Some(chunk) = self.shown(row, chunk.grant, index)? else { return Ok(None) };
@@ -210,7 +210,7 @@ impl Pg {
 
     /// Logs the new places that wait.
     pub(super) fn flush_moves(&mut self, out: &mut Outbox) {
-        while self.serves() && self.moves.has_copied() && self.has_room_for_own() {
+        while self.serves() && self.moves.has_copied() && self.has_capacity_for_own() {
             let count = self.moves.copied.len().min(MOVES_PER_OP_MAX);
             let moves = self.moves.copied.drain(..count).collect();
             self.append_op(Op::Moved { moves }, None, out);

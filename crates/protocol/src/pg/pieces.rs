@@ -116,7 +116,7 @@ impl Pg {
     }
 
     /// Appends what another region has of a version behind what is here. The key is at rest, and has this version.
-    pub(super) fn append_told(
+    pub(super) fn append_remote(
         &mut self,
         token: Token,
         told: &RemoteAppend,
@@ -195,8 +195,8 @@ impl Pg {
     /// Most pieces of an object that has so many. One that has more than members of an earlier release read tells that there
     /// are none, before anybody says so after a start.
     fn pieces_max(&self, rows: u32) -> u32 {
-        let all_know = self.may_coalesce || rows > PIECES_UNCOALESCED_MAX;
-        if all_know { PIECES_MAX } else { PIECES_UNCOALESCED_MAX }
+        let all_support = self.may_coalesce || rows > PIECES_UNCOALESCED_MAX;
+        if all_support { PIECES_MAX } else { PIECES_UNCOALESCED_MAX }
     }
 
     /// Returns true if a version has as many pieces as it may once every op so far is applied. Its entity tag counts

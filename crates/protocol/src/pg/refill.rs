@@ -324,7 +324,7 @@ impl Pg {
 
     /// Logs the changes that wait.
     pub(super) fn flush_holders(&mut self, out: &mut Outbox) {
-        while self.serves() && self.refills.has_changes() && self.has_room_for_own() {
+        while self.serves() && self.refills.has_changes() && self.has_capacity_for_own() {
             let count = self.refills.changes.len().min(HOLDERS_CHANGES_MAX);
             let changes = self.refills.changes.drain(..count).collect();
             self.append_op(Op::Holders { changes }, None, out);

@@ -150,7 +150,7 @@ impl Pg {
             RemoteChange::Append(append) => {
                 let here =
                     kept.version.as_ref().filter(|it| Some(it.put_at.told_by(own)) == latest);
-                self.append_told(token, append, here, index, out)
+                self.append_remote(token, append, here, index, out)
             }
             RemoteChange::Put(version) => self.put(token, &Put::RemoteChange(version), index, out),
             RemoteChange::Purge { at, .. } if latest.is_some_and(|latest| latest >= *at) => {

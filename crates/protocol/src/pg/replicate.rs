@@ -50,9 +50,9 @@ pub(super) struct Follower {
     /// The tick from which on it is sent again what it has not acknowledged.
     due: u64,
     /// Until that tick all that follows `shared` is taken to be on its way, as it was sent together.
-    on_way_until: u64,
+    in_flight_until: u64,
     /// The commit point that a tick told it last.
-    told_commit: OpSeq,
+    sent_commit: OpSeq,
     /// Ticks since it said something.
     silent_ticks: u32,
 }
@@ -132,11 +132,11 @@ impl Pg {
         self.moves = Moves::default();
         self.reaper.begin_view();
         self.departed.begin_view();
-        self.lv_asked = false;
+        self.lv_requested = false;
         self.pool_empty_ms = None;
         self.wider_due_ms = None;
         self.reports.clear();
-        (self.levelled, self.asked_on) = (false, false);
+        (self.levelled, self.following_requested) = (false, false);
         self.heard = false;
         self.silent_ticks = 0;
         self.quiet.clear();
@@ -172,13 +172,13 @@ impl Pg {
                 PeerMessage::SnapshotRows { at, after, piece, .. } => {
                     return self.take_rows(at, after.as_deref(), &piece, index, out);
                 }
-                PeerMessage::AskDigest { at, .. } => self.tell_digest(at, out),
+                PeerMessage::AskDigest { at, .. } => self.send_digest(at, out),
                 PeerMessage::IsOdd { at, .. } => self.called_odd(at),
                 _ => {}
             }
             return Ok(());
         }
-        if self.shows_hearing(&message) {
+        if self.acknowledges(&message) {
             self.quiet.remove(&from);
         }
         if let Some(follower) = self.followers.get_mut(&from) {
@@ -187,7 +187,7 @@ impl Pg {
         match message {
             PeerMessage::Acked { through, .. } => self.acked(from, through, out),
             PeerMessage::Report { report, .. } => self.reported(from, report, out),
-            PeerMessage::Digest { at, sum, .. } => self.digest_told(from, at, sum, out),
+            PeerMessage::Digest { at, sum, .. } => self.receive_digest(from, at, sum, out),
             PeerMessage::SnapshotNext { at, after, .. } => {
                 let copies = self.followers.get(&from).and_then(|known| known.copies.as_ref());
                 if self.leads() && copies.is_some_and(|header| header.at == at) {
@@ -204,7 +204,7 @@ impl Pg {
     }
 
     fn acked(&mut self, from: ServerId, through: OpId, out: &mut Outbox) {
-        if !self.leads() || self.known_id(through.seq) != Some(through) {
+        if !self.leads() || self.id_at(through.seq) != Some(through) {
             return;
         }
         let Some(follower) = self.followers.get_mut(&from) else { return };
@@ -224,7 +224,7 @@ impl Pg {
             self.quiet.remove(&from);
         }
         self.primary_advance(out);
-        self.tell_caught_up(out);
+        self.report_caught_up(out);
     }
 
     /// Sends a new op to those who follow.
@@ -249,7 +249,7 @@ impl Pg {
         let counts = self.members[1..].contains(&from);
         let shared = self.last_shared(report);
         if let Some(shared) = shared
-            && self.is_on_its_way(from, counts, shared.seq)
+            && self.is_in_flight(from, counts, shared.seq)
         {
             return;
         }
@@ -270,11 +270,11 @@ impl Pg {
             // There is nothing to copy yet; it asks again.
             return;
         }
-        if self.lies_before_history(report) {
+        if self.predates_history(report) {
             if copies.is_some() {
                 out.push(Effect::SnapshotOver { to: from });
             }
-            return self.ask_for_more(from, report.end(), OpSeq(0), out);
+            return self.request_more_entries(from, report.end(), OpSeq(0), out);
         }
         if copies.as_ref().is_some_and(|header| !self.goes_on(header)) {
             self.history.was_too_short();
@@ -291,10 +291,10 @@ impl Pg {
     }
 
     /// Returns true if a follower was sent just now what follows an op: it has reported several times before that came.
-    fn is_on_its_way(&self, to: ServerId, counts: bool, shared: OpSeq) -> bool {
+    fn is_in_flight(&self, to: ServerId, counts: bool, shared: OpSeq) -> bool {
         self.followers.get(&to).is_some_and(|known| {
             let is_as_before = known.counts == counts && known.shared == shared;
-            is_as_before && known.copies.is_none() && self.ticks < known.on_way_until
+            is_as_before && known.copies.is_none() && self.ticks < known.in_flight_until
         })
     }
 
@@ -309,13 +309,13 @@ impl Pg {
             && !self.members.contains(&from)
             && self.applied.seq > OpSeq(0)
             && self.last_shared(report).is_none()
-            && !self.lies_before_history(report)
+            && !self.predates_history(report)
             && !copies.is_some_and(|header| self.goes_on(header))
     }
 
     /// Returns true if this log goes on from a snapshot: others are of no use.
     fn goes_on(&self, header: &SnapshotHeader) -> bool {
-        self.known_id(header.at.seq) == Some(header.at)
+        self.id_at(header.at.seq) == Some(header.at)
     }
 
     /// The last op that another's log shares with this one: logs that have an op in common have all
@@ -325,12 +325,12 @@ impl Pg {
             return None;
         }
         let ids = report.entries.iter().rev().map(|entry| entry.id);
-        ids.chain([report.prev]).find(|id| self.known_id(id.seq) == Some(*id))
+        ids.chain([report.prev]).find(|id| self.id_at(id.seq) == Some(*id))
     }
 
     /// Returns true if a report covers only ops before those remembered here, and not all of its member's log. The rest
     /// may well have ops in common with this one. A member with ops of this view does not answer such requests.
-    fn lies_before_history(&self, report: &Report) -> bool {
+    fn predates_history(&self, report: &Report) -> bool {
         let is_cut = !report.entries.is_empty() && report.end() < report.last;
         let answers = report.is_whole && report.last.view < self.view;
         answers && is_cut && report.end().seq < self.history.before().seq
@@ -338,7 +338,7 @@ impl Pg {
 
     /// Sends a follower all that comes after `seq`; one of whom that is not known any more reports anew.
     fn send_from(&mut self, to: ServerId, seq: OpSeq, out: &mut Outbox) {
-        let Some(prev) = self.known_id(seq) else {
+        let Some(prev) = self.id_at(seq) else {
             self.followers.remove(&to);
             return;
         };
@@ -350,7 +350,7 @@ impl Pg {
         let (last, due) = (self.last().seq, self.ticks + repeat_after(bytes));
         if let Some(follower) = self.followers.get_mut(&to) {
             (follower.sent, follower.due) = (last, due);
-            follower.on_way_until = if bytes > 0 { due } else { 0 };
+            follower.in_flight_until = if bytes > 0 { due } else { 0 };
         }
         let (view, commit) = (self.view, self.commit);
         self.message(to, PeerMessage::Append { view, prev, entries, commit }, out);
@@ -361,17 +361,17 @@ impl Pg {
     fn repeat_to(&mut self, to: ServerId, out: &mut Outbox) {
         let (last, commit, ticks) = (self.last().seq, self.commit, self.ticks);
         let Some(follower) = self.followers.get_mut(&to) else { return };
-        let has_all = follower.acked >= last && follower.told_commit == commit;
+        let has_all = follower.acked >= last && follower.sent_commit == commit;
         // At the same ticks for all groups of a server, whose messages go together.
         if has_all && !ticks.is_multiple_of(IDLE_TICKS) {
             return;
         }
-        follower.told_commit = commit;
+        follower.sent_commit = commit;
         let shared = follower.shared;
         if ticks >= follower.due {
             return self.send_from(to, shared, out);
         }
-        let Some(prev) = self.known_id(shared) else {
+        let Some(prev) = self.id_at(shared) else {
             self.followers.remove(&to);
             return;
         };
@@ -396,7 +396,7 @@ impl Pg {
                     self.abandon_copy();
                 }
                 if self.copy.is_some() {
-                    self.ask_for_rows(out);
+                    self.request_rows(out);
                 } else if !self.heard && self.ticks >= self.report_due {
                     self.report(out);
                 }
@@ -410,8 +410,8 @@ impl Pg {
                     self.repeat_to(to, out);
                 }
                 self.drop_silent(out);
-                self.tell_caught_up(out);
-                self.ask_for_digests(out);
+                self.report_caught_up(out);
+                self.request_digests(out);
             }
             _ => {}
         }
@@ -430,7 +430,7 @@ impl Pg {
         });
     }
 
-    fn tell_caught_up(&mut self, out: &mut Outbox) {
+    fn report_caught_up(&mut self, out: &mut Outbox) {
         let (view, commit) = (self.view, self.commit);
         for (&learner, follower) in &mut self.followers {
             if !follower.counts && !follower.told && follower.acked >= commit {
@@ -469,7 +469,7 @@ impl Pg {
             }
             return;
         };
-        if self.is_asked_on(prev, &entries) {
+        if self.is_following_requested(prev, &entries) {
             // An append that ticks repeat asks for the same again and again.
             if prev != self.reported_from || self.ticks >= self.report_due {
                 self.report_from(prev, out);
@@ -481,7 +481,7 @@ impl Pg {
         self.told = self.told.max(commit.min(agreed.seq));
         self.advance(self.told.min(self.durable), out);
         if agreed.seq <= self.durable
-            && let Some(through) = self.known_id(agreed.seq)
+            && let Some(through) = self.id_at(agreed.seq)
         {
             let message = PeerMessage::Acked { view: self.view, through };
             self.message(self.members[0], message, out);
@@ -499,7 +499,7 @@ impl Pg {
         if prev.seq > self.last().seq {
             return None;
         }
-        if prev.seq >= self.applied.seq && self.known_id(prev.seq) != Some(prev) {
+        if prev.seq >= self.applied.seq && self.id_at(prev.seq) != Some(prev) {
             return None;
         }
         let mut through = prev;
@@ -509,7 +509,7 @@ impl Pg {
                 continue;
             }
             if entry.id.seq <= self.last().seq {
-                if self.known_id(entry.id.seq) == Some(entry.id) {
+                if self.id_at(entry.id.seq) == Some(entry.id) {
                     through = entry.id;
                     continue;
                 }
@@ -518,7 +518,7 @@ impl Pg {
             if entry.id.view < self.last().view {
                 return None;
             }
-            if self.has_no_room_to_follow() {
+            if self.is_over_capacity() {
                 self.make_room(out);
                 break;
             }
@@ -554,7 +554,7 @@ impl Pg {
     }
 
     /// The op at a position, as far back as it is remembered.
-    pub(super) fn known_id(&self, seq: OpSeq) -> Option<OpId> {
+    pub(super) fn id_at(&self, seq: OpSeq) -> Option<OpId> {
         if seq == self.applied.seq {
             return Some(self.applied);
         }
@@ -567,7 +567,7 @@ impl Pg {
     /// Returns true if another op, or none yet, stands at an op's position, as far as that is known.
     pub(super) fn is_cut(&self, op: OpId) -> bool {
         let open = self.open.get(&op.seq).map(|open| open.id);
-        op.seq > self.last().seq || self.known_id(op.seq).or(open).is_some_and(|id| id != op)
+        op.seq > self.last().seq || self.id_at(op.seq).or(open).is_some_and(|id| id != op)
     }
 
     /// Ops after a position, as far back as they are remembered, each with the bytes that it takes of a message.

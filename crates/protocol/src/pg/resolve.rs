@@ -92,7 +92,7 @@ impl Pg {
         if fenced_by_open || fence_known {
             resolution.verifying = true;
             resolution.gone = space.gone(lv);
-            ask_to_verify(&open.chunk, replicas, resolution.gone, out);
+            request_verify(&open.chunk, replicas, resolution.gone, out);
         } else {
             for replica in replicas.iter() {
                 let request = DataRequest::Void { grant };
@@ -230,7 +230,7 @@ impl Pg {
         }
         resolution.verifying = true;
         let gone = resolution.gone;
-        ask_to_verify(chunk, replicas, gone, out);
+        request_verify(chunk, replicas, gone, out);
     }
 
     /// Decides what becomes of a put, once each of its replicas has answered or is out of reach.
@@ -385,14 +385,14 @@ impl Pg {
         let Some(space) = self.space.as_mut() else { return Ok(()) };
         match space.info(info.lv) {
             None => {
-                self.lv_asked = false;
+                self.lv_requested = false;
                 self.pool_empty_ms = None;
                 let runs = FreeRuns::whole(info.blocks);
                 space.add(info.clone(), runs);
                 self.open_lv(&info, info.present().iter(), OpSeq(0), out);
             }
             // Of two maps the newer one is right, whichever is heard of first.
-            Some(known) if known.says_as_much(&info) || info.as_of < known.as_of => return Ok(()),
+            Some(known) if known.is_equivalent(&info) || info.as_of < known.as_of => return Ok(()),
             Some(_) => {
                 let fresh = space.update(info.clone());
                 self.retry_anew(info.lv);
@@ -422,7 +422,7 @@ impl Pg {
     }
 
     fn draws_none(&mut self, why: Refusal, out: &mut Outbox) {
-        self.lv_asked = false;
+        self.lv_requested = false;
         if self.has_some_soon() {
             return;
         }
@@ -560,7 +560,7 @@ fn given(space: &VolumeGroup, chunk: &Chunk) -> Holders {
     if chunk.holders.is_empty() { present } else { chunk.holders.common(present) }
 }
 
-fn ask_to_verify(chunk: &Chunk, replicas: Holders, gone: Holders, out: &mut Outbox) {
+fn request_verify(chunk: &Chunk, replicas: Holders, gone: Holders, out: &mut Outbox) {
     for replica in replicas.without(gone).iter() {
         let request = DataRequest::Verify { chunk: Box::new(chunk.clone()) };
         out.push(Effect::Data { lv: chunk.lv, replica, request });

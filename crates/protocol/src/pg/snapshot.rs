@@ -146,7 +146,7 @@ impl Pg {
     /// True if this member already has every op that a snapshot shows.
     fn has_all_of(&self, header: &SnapshotHeader) -> bool {
         let at = header.at;
-        self.is_whole && (at.seq <= self.applied.seq || self.known_id(at.seq) == Some(at))
+        self.is_whole && (at.seq <= self.applied.seq || self.id_at(at.seq) == Some(at))
     }
 
     /// Forgets rows, log and sessions.
@@ -183,7 +183,7 @@ impl Pg {
         }
     }
 
-    pub(super) fn ask_for_rows(&self, out: &mut Outbox) {
+    pub(super) fn request_rows(&self, out: &mut Outbox) {
         if let Some(copy) = &self.copy
             && copy.phase == Phase::Rows
         {
@@ -201,7 +201,7 @@ impl Pg {
         match copy.phase {
             Phase::Begin => {
                 copy.phase = Phase::Rows;
-                self.ask_for_rows(out);
+                self.request_rows(out);
             }
             Phase::End => {
                 self.copy = None;
@@ -254,7 +254,7 @@ impl Pg {
             out.push(Effect::FlushIndex(self.flushes));
         } else {
             copy.after = last;
-            self.ask_for_rows(out);
+            self.request_rows(out);
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Pg {
             self.id
         );
         self.is_whole = true;
-        self.know_marks();
+        self.seed_high_water();
         self.applied = at;
         self.history = History::after(at);
         self.commit = at.seq;

@@ -9,7 +9,7 @@
 use larder_types::ServerId;
 
 use super::{Pg, Role};
-use crate::limits::UNHEARD_TICKS_MAX;
+use crate::limits::UNRESPONSIVE_TICKS_MAX;
 use crate::message::PeerMessage;
 
 impl Pg {
@@ -25,7 +25,7 @@ impl Pg {
 
     /// Returns true if this message shows that its sender gets this primary's messages. A member that gets none keeps
     /// reporting, and a view that waits for it commits nothing. Acknowledgements show progress if they advance.
-    pub(super) fn shows_hearing(&self, message: &PeerMessage) -> bool {
+    pub(super) fn acknowledges(&self, message: &PeerMessage) -> bool {
         match message {
             PeerMessage::Report { .. } => !self.levelled,
             PeerMessage::Acked { .. } => false,
@@ -35,7 +35,7 @@ impl Pg {
 
     /// Other members of this primary's view that it has not heard for long; none for one that is no primary.
     pub fn unheard(&self) -> impl Iterator<Item = ServerId> + '_ {
-        let quiet = self.quiet.iter().filter(|(_, ticks)| **ticks > UNHEARD_TICKS_MAX);
+        let quiet = self.quiet.iter().filter(|(_, ticks)| **ticks > UNRESPONSIVE_TICKS_MAX);
         quiet.map(|(member, _)| *member)
     }
 }

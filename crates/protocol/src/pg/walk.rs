@@ -18,7 +18,7 @@ use larder_types::{Chunk, LvId, PgId, View};
 use super::{Pg, Refill};
 use crate::copy_pacing::CopyPriority;
 use crate::index::{Index, IndexError};
-use crate::limits::{WALK_LOOK_MS, WALK_PAUSE_MS_MAX};
+use crate::limits::{WALK_CHECK_MS, WALK_PAUSE_MS_MAX};
 use crate::message::Event;
 use crate::row::{chunk_in, owner};
 
@@ -188,7 +188,7 @@ impl WalkSchedule {
 
     /// A walk is over.
     pub fn ended(&mut self, now_ms: u64, walk: &Walk) {
-        let longer = (2 * self.pause_ms).clamp(WALK_LOOK_MS, WALK_PAUSE_MS_MAX);
+        let longer = (2 * self.pause_ms).clamp(WALK_CHECK_MS, WALK_PAUSE_MS_MAX);
         // Where nothing can be done now it is not tried at once again.
         self.pause_ms = if walk.has_effect() { 0 } else { longer };
         (self.reasons, self.ended_ms) = (walk.reasons(), now_ms);

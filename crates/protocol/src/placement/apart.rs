@@ -96,10 +96,10 @@ pub(super) fn surplus<'a>(
         let fullest = fullest(lasting, disks, used)?;
         // It may lack what was put since its disk had room, and so hold up another that goes.
         let at = alone(fullest, lasting, disks);
-        let has_no_room = |copy: &&&LvCopy| {
+        let mark_full = |copy: &&&LvCopy| {
             disks[&copy.disk].room == Room::None && alone(copy, lasting, disks) == at
         };
-        Some(lasting.iter().find(has_no_room).copied().unwrap_or(fullest))
+        Some(lasting.iter().find(mark_full).copied().unwrap_or(fullest))
     })?;
     let others = || lasting.iter().filter(|copy| copy.replica != goes.replica);
     let is_filled = others().all(|copy| copy.current);
@@ -131,7 +131,7 @@ pub(super) fn open(takers: &[&DiskInfo]) -> Open {
 }
 
 /// True if one of these copies could lie further from the others, with the domains alone to go by.
-pub(super) fn lie_near(
+pub(super) fn could_be_further_apart(
     copies: &[&LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,
     open: &Open,

@@ -23,7 +23,7 @@
 //! 3. A move leaves the copies of a volume as far apart as they were, or further apart, at every level of domains. A volume
 //!    that has fewer copies than wanted does not move: its new copy would be none too many.
 //! 4. A plan looks at no more volumes than its caller allows, but at all that take writes where these are evened for
-//!    themselves. It never looks more than [`BALANCE_LOOKS_MAX`] times at anything, whatever the volumes and disks.
+//!    themselves. It never looks more than [`BALANCE_CANDIDATES_MAX`] times at anything, whatever the volumes and disks.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,13 +31,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_types::{DiskId, LvId};
 
 use self::shares::Kind;
-use super::apart::{Ratio, alone_at, domain, farther, fullest, gain, lie_near, open};
+use super::apart::{Ratio, alone_at, could_be_further_apart, domain, farther, fullest, gain, open};
 use super::copies::{CopyRules, DiskInfo, LvCopy, Room, leaf};
 use super::domains::{Domain, Level};
 use super::members::PlacementState;
 use super::straw::Weight;
 use super::volumes::{intended_level, seed};
-use crate::limits::{APART_FILL_PERCENT, BALANCE_LOOKS_MAX, BALANCE_TRIED_MAX};
+use crate::limits::{APART_FILL_PERCENT, BALANCE_CANDIDATES_MAX, BALANCE_TRIED_MAX};
 
 /// A copy of a volume goes from one disk to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,7 +153,7 @@ pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Planned {
         Some(_) => plan.even_shares(limit - shifts.len()),
         None => plan.even_out(limit - shifts.len()),
     });
-    let is_whole = plan.seen == of.lvs.len() && plan.looks < BALANCE_LOOKS_MAX;
+    let is_whole = plan.seen == of.lvs.len() && plan.looks < BALANCE_CANDIDATES_MAX;
     let next = (of.first + plan.seen).checked_rem(of.lvs.len()).unwrap_or(0);
     Planned { shifts, next, is_whole, near: plan.near }
 }
@@ -254,7 +254,7 @@ impl<'a> Plan<'a> {
             self.looks += copies.len();
             let is_there = |copy: &&LvCopy| self.by_id.contains_key(&copy.disk) && !copy.emptied;
             let lasting: Vec<&LvCopy> = copies.iter().filter(is_there).collect();
-            if lasting.len() <= self.of.rules.copies || self.looks >= BALANCE_LOOKS_MAX {
+            if lasting.len() <= self.of.rules.copies || self.looks >= BALANCE_CANDIDATES_MAX {
                 continue;
             }
             let is_written = self.of.written.contains(lv);
@@ -312,7 +312,7 @@ impl<'a> Plan<'a> {
         let (below, spare) = (open(&self.takers(Some(ideal))), open(&self.takers(Some(fill))));
         let mut shifts = Vec::new();
         for (lv, copies) in self.window() {
-            if shifts.len() == limit || self.looks >= BALANCE_LOOKS_MAX {
+            if shifts.len() == limit || self.looks >= BALANCE_CANDIDATES_MAX {
                 break;
             }
             (self.looks, self.seen) = (self.looks + 1, self.seen + 1);
@@ -320,7 +320,7 @@ impl<'a> Plan<'a> {
                 continue;
             }
             let copies: Vec<&LvCopy> = copies.iter().collect();
-            if !lie_near(&copies, &self.by_id, &any) {
+            if !could_be_further_apart(&copies, &self.by_id, &any) {
                 continue;
             }
             self.near += 1;
@@ -328,7 +328,7 @@ impl<'a> Plan<'a> {
             let is_on_one = copies.iter().map(machine).collect::<BTreeSet<_>>().len() == 1;
             let (bound, open) = if is_on_one { (fill, &spare) } else { (ideal, &below) };
             let is_held = self.of.written.contains(lv) && !is_on_one;
-            if is_held || !lie_near(&copies, &self.by_id, open) {
+            if is_held || !could_be_further_apart(&copies, &self.by_id, open) {
                 continue;
             }
             self.looks += self.loads.len();
@@ -338,7 +338,7 @@ impl<'a> Plan<'a> {
             let used = |disk| self.loads[&disk].of_kind(self.of.written_on.is_some(), is_written);
             if let Some((goes, to)) = farther(seed(*lv), &copies, &self.by_id, &takers, &used) {
                 let shift = CopyMove { lv: *lv, from: goes.disk, to };
-                self.carry_out(shift);
+                self.perform(shift);
                 shifts.push(shift);
                 self.near -= 1;
             }
@@ -353,12 +353,12 @@ impl<'a> Plan<'a> {
         if sides.above.is_empty() || limit == 0 {
             return shifts;
         }
-        self.look_at_lvs(&sides);
+        self.examine_lvs(&sides);
         while shifts.len() < limit
-            && self.looks < BALANCE_LOOKS_MAX
+            && self.looks < BALANCE_CANDIDATES_MAX
             && let Some(shift) = self.next()
         {
-            self.carry_out(shift);
+            self.perform(shift);
             shifts.push(shift);
         }
         shifts
@@ -413,12 +413,12 @@ impl<'a> Plan<'a> {
     }
 
     /// Finds the volumes that may move, among those to be looked at.
-    fn look_at_lvs(&mut self, sides: &Sides) {
+    fn examine_lvs(&mut self, sides: &Sides) {
         let gives: BTreeSet<DiskId> = sides.above.iter().map(|(disk, _)| *disk).collect();
         let mut seen = 0;
         let is_written = self.kind == Kind::Written;
         for lv in if is_written { self.written() } else { self.window().collect() } {
-            if self.looks >= BALANCE_LOOKS_MAX {
+            if self.looks >= BALANCE_CANDIDATES_MAX {
                 break;
             }
             (self.looks, seen) = (self.looks + 1, seen + 1);
@@ -442,7 +442,7 @@ impl<'a> Plan<'a> {
                 return Some(shift);
             }
             self.barren.insert(from.0);
-            if self.looks >= BALANCE_LOOKS_MAX {
+            if self.looks >= BALANCE_CANDIDATES_MAX {
                 break;
             }
         }
@@ -474,7 +474,7 @@ impl<'a> Plan<'a> {
             if self.moved.contains(lv) || is_other {
                 continue;
             }
-            if self.looks >= BALANCE_LOOKS_MAX {
+            if self.looks >= BALANCE_CANDIDATES_MAX {
                 break;
             }
             let (looks, found) = self.target((*from, gives), copies, below);
@@ -536,7 +536,7 @@ impl<'a> Plan<'a> {
         fullest(&all, &self.by_id, &used).is_some_and(|goes| goes.disk == from)
     }
 
-    fn carry_out(&mut self, shift: CopyMove) {
+    fn perform(&mut self, shift: CopyMove) {
         let written = u64::from(self.of.written.contains(&shift.lv));
         if let Some(load) = self.loads.get_mut(&shift.from) {
             load.used = load.used.saturating_sub(1);

@@ -175,7 +175,7 @@ fn a_disk_of_any_weight_and_room_is_placed_on() {
 }
 
 #[test]
-fn lvs_lie_by_weight_and_room() {
+fn lvs_are_placed_by_weight_and_free_space() {
     let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id, at(0, 0, id))).collect();
     disks[0].pv_free = 200;
     disks[1].weight = Weight(200);

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::entry::{Id, Name, Slot};
-use crate::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
+use crate::limits::{REGION_REQUEST_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use crate::planted::Planted;
 
 /// A range of entries in the order of their rows, up to another place or the end.
@@ -149,14 +149,14 @@ impl Listed {
     #[must_use]
     pub fn covers(&self, range: &Range) -> bool {
         let is_further = |rest: &Range| rest.from > range.from && rest.to == range.to;
-        self.ids.len() <= REGION_ASK_IDS_MAX && self.rest.as_ref().is_none_or(is_further)
+        self.ids.len() <= REGION_REQUEST_IDS_MAX && self.rest.as_ref().is_none_or(is_further)
     }
 }
 
 /// Lists a range; `ids` are its entries in their order.
 pub fn listed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) -> Listed {
     let mut rest = counted(planted, ids);
-    let ids = rest.by_ref().take(REGION_ASK_IDS_MAX).collect();
+    let ids = rest.by_ref().take(REGION_REQUEST_IDS_MAX).collect();
     let next = rest.next().map(|id| id.name.place());
     let rest = next.map(|from| Range { from, to: range.to.clone() });
     Listed { ids, rest }

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_has_deleted_it_is_not_told_to_open_it() {
+    fn a_region_that_deleted_a_bucket_gets_no_order_to_open_it() {
         let (mut it, _) = confirmed();
         assert_eq!(stepped(&mut it, Event::Delete(JP, true)), []);
         let ended = stepped(&mut it, Event::Delete(US, false));

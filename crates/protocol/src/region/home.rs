@@ -275,7 +275,7 @@ impl Taking {
                 self.level(Levels::WithAll, self.others.clone(), out);
             }
             HomeState::Elsewhere | HomeState::Given if is_live(home.term.of) => {
-                self.ask_for(home.term.of, out)
+                self.request_flush_of(home.term.of, out)
             }
             HomeState::Elsewhere | HomeState::Given | HomeState::Nowhere => self.look(out),
         }
@@ -305,8 +305,8 @@ impl Taking {
                 self.levelled(from, answer, out)
             }
             (Event::Waited, Phase::Looking) => self.prepare_missing(out),
-            (Event::Waited, Phase::Giving(asked)) => self.ask_for(*asked, out),
-            (Event::Waited, Phase::Levelling(_)) => self.ask_missing(out),
+            (Event::Waited, Phase::Giving(asked)) => self.request_flush_of(*asked, out),
+            (Event::Waited, Phase::Levelling(_)) => self.request_missing(out),
             _ => {}
         }
     }
@@ -364,7 +364,7 @@ impl Taking {
         let latest = known.max_by_key(|home| home.term);
         let named = latest.and_then(Home::region).filter(|region| *region != self.own);
         if let Some(region) = named.filter(|region| self.others.contains(region)) {
-            return self.ask_for(region, out);
+            return self.request_flush_of(region, out);
         }
         self.claim((self.count(), is_free), out);
     }
@@ -375,7 +375,7 @@ impl Taking {
         self.set(next, HomeStep::Claim, out);
     }
 
-    fn ask_for(&mut self, region: RegionId, out: &mut Vec<Effect>) {
+    fn request_flush_of(&mut self, region: RegionId, out: &mut Vec<Effect>) {
         self.phase = Phase::Giving(region);
         out.push(Effect::Ask(region, HomeRequest::Give(self.count(), self.scope)));
     }
@@ -407,10 +407,10 @@ impl Taking {
 
     fn level(&mut self, levels: Levels, missing: BTreeSet<RegionId>, out: &mut Vec<Effect>) {
         (self.phase, self.missing) = (Phase::Levelling(levels), missing);
-        self.ask_missing(out);
+        self.request_missing(out);
     }
 
-    fn ask_missing(&mut self, out: &mut Vec<Effect>) {
+    fn request_missing(&mut self, out: &mut Vec<Effect>) {
         let home = self.home.expect("it is coming");
         self.answered.clear();
         if self.missing.is_empty() {
@@ -439,7 +439,7 @@ impl Taking {
             answer => return self.is_refused(from, answer, out),
         }
         if self.missing.is_empty() {
-            self.ask_missing(out);
+            self.request_missing(out);
         } else {
             self.wait_if_answered(out);
         }
@@ -450,7 +450,7 @@ impl Taking {
         if let Some(HomeAnswer::Knows(Some(there))) = answer {
             if there.state == HomeState::Here {
                 // It was given by a region that was removed, before this one claimed it.
-                return self.ask_for(from, out);
+                return self.request_flush_of(from, out);
             }
             if there.term > home.term && self.again < CLAIMS_AGAIN_MAX {
                 self.again += 1;

@@ -104,7 +104,7 @@ pub fn journaled(bucket: BucketId, key: &ObjectKey, entry: &Entry) -> JournalRow
 
 /// The id of an outcome, for other regions.
 #[must_use]
-pub fn told_id(row: JournalRow) -> Id {
+pub fn journal_row_id(row: JournalRow) -> Id {
     let JournalRow { bucket, key, at, origin, is_purged, bytes, print } = row;
     Id { name: Name { bucket, key, slot: Slot::Null }, at, origin, is_purged, bytes, print }
 }

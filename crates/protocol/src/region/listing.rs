@@ -409,14 +409,14 @@ impl Merging {
     pub fn new(ask: PageRequest, regions: impl Iterator<Item = RegionId>) -> Self {
         assert!(ask.is_sound(), "a page is asked for that may be");
         let from = ask.first(1).from;
-        let unasked = |region| PendingKeys {
+        let unrequested = |region| PendingKeys {
             region,
             keys: VecDeque::new(),
             rest: Some(from.clone()),
             left_out: None,
             left_out_before: false,
         };
-        let told = regions.map(unasked).collect();
+        let told = regions.map(unrequested).collect();
         let page = ListedPage { items: Vec::new(), is_truncated: false };
         Self { ask, at: Place::At(from), told, page, rounds: 0 }
     }

@@ -37,7 +37,6 @@
 //!    stops nothing.
 //! 9. At most one comparison of a region is under way. It covers only journals that were void before it began.
 
-mod asking;
 mod budget;
 mod check;
 mod comparing;
@@ -45,6 +44,7 @@ mod lag;
 mod lookups;
 mod queue;
 mod requests;
+mod requests_sent;
 mod stream;
 mod stuck;
 mod unnamed;
@@ -202,7 +202,7 @@ pub struct Fetched {
     /// Entries whose local version has changed since they were requested. They are looked up and requested again.
     pub changed: Vec<Name>,
     /// Bytes of entries that came: the region's budget is charged with these.
-    pub came_bytes: u64,
+    pub received_bytes: u64,
 }
 
 /// An effect that the driver carries out.
@@ -517,7 +517,7 @@ impl Pull {
 
     /// True if an entry was told of that is not here.
     #[must_use]
-    pub fn has_heard_of(&self, name: &Name) -> bool {
+    pub fn is_aware_of(&self, name: &Name) -> bool {
         self.is_wanted(name) || self.held.iter().any(|(_, claim)| claim.id.name == *name)
     }
 

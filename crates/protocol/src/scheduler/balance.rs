@@ -29,7 +29,7 @@
 //!    that it sent, so a silent disk is asked again once it has answered or was given up.
 //! 5. A disk may answer without a service time: its server has an older release, or its device has served
 //!    nothing yet. It counts with the mean service time of the others.
-//! 6. At most [`HOLDERS_HEARD_MAX`] disks are remembered. The one whose report is oldest, of those that owe nothing, is
+//! 6. At most [`HOLDERS_TRACKED_MAX`] disks are remembered. The one whose report is oldest, of those that owe nothing, is
 //!    forgotten for another.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ use serde::Deserialize;
 
 use super::meter::{Load, Report, SIZE_CLASSES, SizeClass, moved};
 use crate::limits::{
-    CHOICES_MAX, HOLDERS_HEARD_MAX, STALE_AFTER_FINISHES, STALE_US_MAX, STALE_US_MIN,
+    CHOICES_MAX, HOLDERS_TRACKED_MAX, STALE_AFTER_FINISHES, STALE_US_MAX, STALE_US_MIN,
 };
 
 mod holder_state;
@@ -95,7 +95,7 @@ impl Policy {
 
 /// An asker's memory of a disk.
 #[derive(Debug, Default)]
-struct Known {
+struct HolderReport {
     report: Option<Report>,
     /// Its last answer had no report.
     is_mute: bool,
@@ -113,7 +113,7 @@ struct Known {
     silent_since_us: u64,
 }
 
-impl Known {
+impl HolderReport {
     fn owes(&self) -> u32 {
         self.owed.iter().map(|load| load.requests).sum()
     }
@@ -134,7 +134,7 @@ pub struct Balance {
     policy: Policy,
     /// An estimate of the number of askers in the cluster: policies count own requests once for each.
     askers: u32,
-    known: BTreeMap<DiskId, Known>,
+    known: BTreeMap<DiskId, HolderReport>,
     /// The queues of the last reports of all disks.
     queues: score::Recent,
     turn: u64,
@@ -149,7 +149,7 @@ impl Balance {
     }
 
     /// Sets the estimate of the number of askers.
-    pub fn set_askers(&mut self, askers: u32) {
+    pub fn set_requesters(&mut self, askers: u32) {
         self.askers = askers.max(1);
     }
 
@@ -301,7 +301,7 @@ impl Balance {
     /// Makes room for one more disk: forgets the one whose report is oldest, of those that owe nothing. If all owe something
     /// it forgets the first; the ends of its requests then change nothing.
     fn make_room(&mut self, disk: DiskId) {
-        if self.known.len() < HOLDERS_HEARD_MAX || self.known.contains_key(&disk) {
+        if self.known.len() < HOLDERS_TRACKED_MAX || self.known.contains_key(&disk) {
             return;
         }
         let idle = self.known.iter().filter(|(_, known)| known.owes() == 0);
@@ -309,7 +309,7 @@ impl Balance {
             idle.min_by_key(|(disk, known)| (known.heard_us, **disk)).map(|(disk, _)| *disk);
         let forgotten = oldest.or_else(|| self.known.keys().next().copied());
         forgotten.and_then(|disk| self.known.remove(&disk));
-        assert!(self.known.len() < HOLDERS_HEARD_MAX);
+        assert!(self.known.len() < HOLDERS_TRACKED_MAX);
     }
 }
 

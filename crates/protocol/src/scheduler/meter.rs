@@ -181,7 +181,7 @@ mod tests {
     const NONE: [u64; SIZE_CLASSES] = [0; SIZE_CLASSES];
 
     #[test]
-    fn classes_are_told_by_bytes() {
+    fn size_classes_are_chosen_by_bytes() {
         let kib = 1024;
         for (bytes, class) in [
             (0, SizeClass::Small),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_does_not_end_is_told_also_beside_a_warm_cache() {
+    fn a_hanging_read_is_reported_despite_a_warm_cache() {
         let mut meter = cached(50);
         let told = |meter: &Meter, oldest_us| meter.report([oldest_us, 0, 0, 0]).service_us[0];
         assert_eq!(told(&meter, 4 * 6_400), told(&meter, 0), "the oldest of many may be that old");

@@ -25,7 +25,7 @@ use larder_types::{DiskId, Holders, ServerId};
 use super::balance::{Balance, Policy};
 use super::hedge::{HedgeBudget, LatencyEstimate};
 use super::meter::{Report, SIZE_CLASSES, SizeClass};
-use crate::limits::{CHOICES_MAX, HOLDERS_HEARD_MAX, REFUSED_US};
+use crate::limits::{CHOICES_MAX, HOLDERS_TRACKED_MAX, REFUSED_US};
 
 /// Number of ranks of holders in counts: the first, the second, the third, and all others.
 pub const RANKS: usize = 4;
@@ -138,8 +138,8 @@ impl Reads {
     }
 
     /// Sets the number of proxies that ask the same disks.
-    pub fn set_askers(&mut self, askers: usize) {
-        self.balance.set_askers(u32::try_from(askers).unwrap_or(u32::MAX));
+    pub fn set_requesters(&mut self, askers: usize) {
+        self.balance.set_requesters(u32::try_from(askers).unwrap_or(u32::MAX));
     }
 
     /// Begins a read. It takes one turn and adds to the budget of hedges once, however many holders it asks.
@@ -151,7 +151,7 @@ impl Reads {
     /// Chooses the next holder to read from; `None` if all were tried. `draw` is a random number for this choice.
     pub fn next(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<PendingRead> {
         let is_up = |replica: &Replica| replica.health != ServerHealth::Down;
-        if let Some(asked) = self.ask_one_of(&is_up, now_us, reading, draw) {
+        if let Some(asked) = self.request_from_one(&is_up, now_us, reading, draw) {
             return Some(asked);
         }
         // Only replicas that are down are left.
@@ -170,7 +170,7 @@ impl Reads {
             return None;
         }
         self.counts.hedges += 1;
-        self.ask_one_of(&is_up, now_us, reading, draw)
+        self.request_from_one(&is_up, now_us, reading, draw)
     }
 
     /// Notes that a holder sent the requested bytes, and its report if its release sends one.
@@ -183,10 +183,10 @@ impl Reads {
 
     /// Notes that a holder gave no bytes or wrong ones, or was busy.
     pub fn refused(&mut self, now_us: u64, asked: PendingRead) {
-        if self.refused.len() >= HOLDERS_HEARD_MAX {
+        if self.refused.len() >= HOLDERS_TRACKED_MAX {
             self.refused.retain(|_, until_us| *until_us > now_us);
         }
-        if self.refused.len() < HOLDERS_HEARD_MAX {
+        if self.refused.len() < HOLDERS_TRACKED_MAX {
             self.refused.insert(asked.replica.disk, now_us + REFUSED_US);
         }
         self.gave_up(asked);
@@ -228,7 +228,7 @@ impl Reads {
         self.balance.policy()
     }
 
-    fn ask_one_of(
+    fn request_from_one(
         &mut self,
         is_up: &dyn Fn(&Replica) -> bool,
         now_us: u64,

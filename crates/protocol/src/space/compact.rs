@@ -18,8 +18,8 @@ use larder_types::{Chunk, Extent, LvId, OpId};
 
 use super::{FreeRuns, Lv, VolumeGroup};
 use crate::limits::{
-    ASKED_WINDOW, COMPACT_AGAIN_PART, FRAGMENTED_FREE_PERCENT, FRAGMENTED_PIECES,
-    FRAGMENTED_SCATTERED_PERCENT, MOVE_EXTENTS_MAX,
+    COMPACT_AGAIN_PART, FRAGMENTED_FREE_PERCENT, FRAGMENTED_PIECES, FRAGMENTED_SCATTERED_PERCENT,
+    MOVE_EXTENTS_MAX, REQUEST_WINDOW,
 };
 
 /// From when on an LV counts as badly fragmented.
@@ -56,7 +56,7 @@ impl LargestRequest {
     pub(super) fn note(&mut self, blocks: u32) {
         self.now = self.now.max(blocks);
         self.count += 1;
-        if self.count >= ASKED_WINDOW {
+        if self.count >= REQUEST_WINDOW {
             *self = Self { before: self.now, ..Self::default() };
         }
     }
@@ -211,7 +211,7 @@ impl VolumeGroup {
     }
 
     /// Returns true if a chunk ends above the live blocks of its LV.
-    pub(crate) fn lies_high(&self, chunk: &Chunk) -> bool {
+    pub(crate) fn is_high(&self, chunk: &Chunk) -> bool {
         let end = chunk.extents.iter().map(Extent::end).max().unwrap_or(0);
         self.lvs.get(&chunk.lv).is_some_and(|lv| end > lv.live_blocks())
     }
@@ -227,7 +227,7 @@ impl VolumeGroup {
 
     /// Takes blocks for a chunk that lies high, below the live blocks of its LV.
     pub(crate) fn place_below(&mut self, chunk: &Chunk) -> Option<Vec<Extent>> {
-        if !self.lies_high(chunk) {
+        if !self.is_high(chunk) {
             return None;
         }
         let lv = self.lvs.get_mut(&chunk.lv).filter(|lv| lv.takes_objects())?;

@@ -28,7 +28,7 @@ pub(super) struct LeavingReplica {
     /// The manager's order.
     order: MapVersion,
     /// The time at which it was said last.
-    told_ms: u64,
+    notified_ms: u64,
     /// It is not repeated, for [`ORDER_FRESH_MS`].
     is_stale: bool,
     /// Its disk is gone for good, with all its copies.
@@ -249,7 +249,7 @@ impl VolumeGroup {
         let before = lv.leaving.get(&replica).copied();
         let is_vacated = before.is_some_and(|before| before.is_vacated);
         let is_stale = false;
-        let leaving = LeavingReplica { order, told_ms: now_ms, is_stale, is_lost, is_vacated };
+        let leaving = LeavingReplica { order, notified_ms: now_ms, is_stale, is_lost, is_vacated };
         lv.leaving.insert(replica, leaving);
         self.set_away(id, away);
         before.is_none_or(|before| before.is_lost != is_lost)
@@ -274,7 +274,7 @@ impl VolumeGroup {
     pub fn forget_orders(&mut self, now_ms: u64) {
         for lv in self.lvs.values_mut() {
             lv.leaving.retain(|_, it| {
-                let age_ms = now_ms.saturating_sub(it.told_ms);
+                let age_ms = now_ms.saturating_sub(it.notified_ms);
                 it.is_stale = age_ms > ORDER_FRESH_MS && !it.is_lost;
                 it.is_lost || it.is_vacated || age_ms <= VACATE_MS
             });

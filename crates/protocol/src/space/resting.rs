@@ -148,7 +148,7 @@ impl VolumeGroup {
     }
 
     /// Little room is left on the disk, or again more: while it is little nothing rests.
-    pub(crate) fn note_room(&mut self, is_little: bool) {
+    pub(crate) fn note_free_space(&mut self, is_little: bool) {
         self.rest.is_crowded = is_little;
     }
 

@@ -45,7 +45,7 @@ pub(super) fn check_remote_change(told: &RemoteChange) -> Validated {
             check_forgotten(*forgotten)
         }
         RemoteChange::Free { tombstones, .. } => check_freed(tombstones),
-        RemoteChange::Append(append) => check_told_append(append),
+        RemoteChange::Append(append) => check_remote_append(append),
         RemoteChange::Renew { was, .. } => check(was.seq <= OP_SEQ_MAX, LATE_OP),
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn check_stamp(at: Stamp) -> Validated {
     check_clock(at.clock)
 }
 
-fn check_told_append(append: &RemoteAppend) -> Validated {
+fn check_remote_append(append: &RemoteAppend) -> Validated {
     let RemoteAppend { onto, made, attributes, content, at, origin, .. } = append;
     check_stamp(*onto)?;
     check_stamp(*at)?;

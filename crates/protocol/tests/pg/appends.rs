@@ -425,7 +425,7 @@ fn an_object_takes_no_more_pieces_than_servers_of_earlier_releases_read() {
 }
 
 #[test]
-fn a_refusal_that_tells_of_an_append_waits_until_the_index_shows_it() {
+fn a_refusal_caused_by_an_append_waits_until_the_append_is_visible() {
     let mut member = Member::alone(1);
     let first = record(&mut member, "k", "abc");
     let late = append_at(&mut member, "k", 0, "x");

@@ -144,7 +144,7 @@ fn one_op_takes_as_many_rows_as_a_step_of_garbage() {
 }
 
 #[test]
-fn nothing_is_coalesced_before_all_servers_know_of_it() {
+fn nothing_is_coalesced_before_all_servers_support_it() {
     let mut member = member();
     append(&mut member, "k", 0..70);
     finish(&mut member);

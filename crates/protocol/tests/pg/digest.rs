@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use larder_protocol::digest::{Compared, Summed, Summer};
 use larder_protocol::index::{Changes, Visit};
-use larder_protocol::limits::{DIGEST_ASK_TICKS, DIGEST_TICKS_MAX};
+use larder_protocol::limits::{DIGEST_RETRY_TICKS, DIGEST_TICKS_MAX};
 use larder_protocol::pg::Role;
 use larder_protocol::{Effect, Event, Index, PeerMessage};
 use larder_types::codec::encode;
@@ -163,7 +163,7 @@ fn a_backup_with_other_rows_is_told_and_takes_a_snapshot_when_it_is_no_member_an
 }
 
 #[test]
-fn a_primary_with_other_rows_says_so_of_itself() {
+fn a_diverged_primary_reports_itself() {
     let mut cluster = stored();
     rot(cluster.at(1));
     compare(&mut cluster, 1);
@@ -222,7 +222,7 @@ fn with_the_view_ends_its_comparison() {
 }
 
 #[test]
-fn a_digest_of_an_older_view_is_summed_by_nobody() {
+fn a_digest_of_an_older_view_is_not_computed() {
     let mut cluster = stored();
     compare(&mut cluster, 1);
     for id in 1..=3 {
@@ -239,7 +239,7 @@ fn a_digest_of_an_older_view_is_summed_by_nobody() {
 }
 
 #[test]
-fn a_sum_that_was_lost_on_the_way_is_asked_for() {
+fn a_lost_digest_is_requested_again() {
     let mut cluster = stored();
     compare(&mut cluster, 1);
     cluster.settle();
@@ -249,7 +249,7 @@ fn a_sum_that_was_lost_on_the_way_is_asked_for() {
     cluster.deliver(2, &[1]);
     cluster.at(3).messages();
     assert_eq!(cluster.at(1).outcomes(), [], "one is missing");
-    ticks(&mut cluster, 1, DIGEST_ASK_TICKS);
+    ticks(&mut cluster, 1, DIGEST_RETRY_TICKS);
     let asked = cluster.at(1).messages();
     let asked = asked.into_iter().filter(|(_, it)| matches!(it, PeerMessage::AskDigest { .. }));
     let asked: BTreeMap<ServerId, PeerMessage> = asked.collect();
@@ -261,7 +261,7 @@ fn a_sum_that_was_lost_on_the_way_is_asked_for() {
 }
 
 #[test]
-fn one_that_is_told_too_late_that_it_is_odd_is_told_again() {
+fn a_diverged_member_is_notified_again() {
     let mut cluster = stored();
     rot(cluster.at(2));
     compare(&mut cluster, 1);
@@ -274,7 +274,7 @@ fn one_that_is_told_too_late_that_it_is_odd_is_told_again() {
     assert_eq!(cluster.at(1).outcomes(), [(Compared::Odd(ServerId(2)), 3)]);
     cluster.at(1).messages();
     assert!(!cluster.at(2).pg.is_odd(), "the message is lost");
-    ticks(&mut cluster, 1, DIGEST_ASK_TICKS);
+    ticks(&mut cluster, 1, DIGEST_RETRY_TICKS);
     cluster.deliver(1, &[2, 3]);
     assert!(cluster.at(2).pg.is_odd() && !cluster.at(3).pg.is_odd());
 }
@@ -296,7 +296,7 @@ fn one_that_is_busy_or_has_begun_anew_makes_the_comparison_void() {
     cluster.at(3).begin(1, &[1, 2, 3]);
     cluster.at(1).sum_all();
     cluster.at(2).sum_all();
-    for _ in 0..DIGEST_ASK_TICKS {
+    for _ in 0..DIGEST_RETRY_TICKS {
         cluster.settle();
     }
     let outcomes = cluster.at(1).outcomes();

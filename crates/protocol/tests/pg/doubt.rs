@@ -317,7 +317,7 @@ struct Voids {
 }
 
 impl Voids {
-    fn with_room(room: usize) -> Self {
+    fn with_free_space(room: usize) -> Self {
         Self { room, voids: Vec::new(), floor: key(1, 0), asked: 0 }
     }
 
@@ -363,7 +363,7 @@ impl Voids {
 #[test]
 fn puts_are_resolved_though_a_replica_remembers_no_more_voids() {
     let mut member = Member::alone(1);
-    let mut server = Voids::with_room(2);
+    let mut server = Voids::with_free_space(2);
     for n in 0..9 {
         let grant = member.open_put(&format!("k{n}"), 1);
         member.settle();
@@ -390,22 +390,25 @@ fn put_by(member: &mut Member, name: &str, is_abandoned: bool) -> Grant {
 #[test]
 fn a_void_without_room_behind_a_live_put_is_asked_for_ever_more_seldom() {
     let mut member = Member::alone(1);
-    let mut server = Voids::with_room(0);
+    let mut server = Voids::with_free_space(0);
     let live = put_by(&mut member, "live", false);
     put_by(&mut member, "given up", true);
     server.serve(&mut member);
-    let mut asked_at = Vec::new();
+    let mut requested_at = Vec::new();
     for tick in 0..10 * RETRY_TICKS_MAX {
         // The proxy of the live put is there.
         member.step(Event::Floor { session: SessionId(1), floor: 0 });
         member.step(Event::Tick);
         let before = server.asked;
         server.serve(&mut member);
-        asked_at.extend((server.asked > before).then_some(tick));
+        requested_at.extend((server.asked > before).then_some(tick));
     }
-    assert!(asked_at.len() <= 16, "{asked_at:?}");
-    assert!(asked_at.windows(2).all(|two| two[1] - two[0] <= RETRY_TICKS_MAX), "{asked_at:?}");
-    assert!(asked_at.last() > Some(&(9 * RETRY_TICKS_MAX - 1)), "it is never given up");
+    assert!(requested_at.len() <= 16, "{requested_at:?}");
+    assert!(
+        requested_at.windows(2).all(|two| two[1] - two[0] <= RETRY_TICKS_MAX),
+        "{requested_at:?}"
+    );
+    assert!(requested_at.last() > Some(&(9 * RETRY_TICKS_MAX - 1)), "it is never given up");
     member.commit(live, 1);
     member.settle();
     for _ in 0..2 {
@@ -416,7 +419,7 @@ fn a_void_without_room_behind_a_live_put_is_asked_for_ever_more_seldom() {
 }
 
 #[test]
-fn a_put_in_doubt_for_want_of_a_replica_is_asked_about_at_once_when_it_is_back() {
+fn a_put_in_doubt_is_verified_at_once_when_the_replica_returns() {
     let (mut member, grant, _) = abandoned(2);
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(1, DataAnswer::Failed);
@@ -471,7 +474,7 @@ fn a_put_of_an_earlier_view_is_asked_about_again_though_nobody_was_within_reach(
 #[test]
 fn a_floor_raised_for_voids_refuses_no_put_that_its_proxy_may_still_write() {
     let mut member = Member::alone(1);
-    let mut server = Voids::with_room(1);
+    let mut server = Voids::with_free_space(1);
     put_by(&mut member, "first", true);
     let live = put_by(&mut member, "live", false);
     for name in ["second", "third"] {

@@ -203,7 +203,7 @@ fn rows_without_marks_are_read_first() {
 }
 
 #[test]
-fn a_put_that_finds_no_space_above_waits_and_is_never_told_that_it_is_full() {
+fn a_put_without_space_above_the_marks_waits_and_is_never_refused_as_full() {
     let mut member = Member::alone(1);
     put(&mut member, "a", 50);
     put(&mut member, "b", 20);

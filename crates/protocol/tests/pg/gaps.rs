@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use larder_protocol::limits::{
     IDLE_TICKS, PEER_FRAME_BYTES_MAX, REPEAT_BYTES_PER_TICK, REPEAT_TICKS_MAX, TAIL_BYTES_MAX,
-    UNHEARD_TICKS_MAX,
+    UNRESPONSIVE_TICKS_MAX,
 };
 use larder_protocol::pg::{Report, Role};
 use larder_protocol::{Call, Content, Effect, Event, LogEntry, PeerMessage};
@@ -15,7 +15,7 @@ use crate::support::{Member, put};
 use crate::views::Cluster;
 
 /// Ticks after which a member may count as unheard at the soonest: it has had nothing to say for a while.
-pub const UNHEARD_SOONEST: u32 = UNHEARD_TICKS_MAX - IDLE_TICKS as u32;
+pub const UNRESPONSIVE_SOONEST: u32 = UNRESPONSIVE_TICKS_MAX - IDLE_TICKS as u32;
 
 /// Bytes of a description that is as long as one may be.
 const LONG: usize = 250_000;
@@ -60,17 +60,17 @@ fn deliver_to_busy(cluster: &mut Cluster, to: u32) {
 }
 
 #[test]
-fn a_member_whose_log_takes_nothing_is_not_heard() {
+fn a_member_that_cannot_append_counts_as_unresponsive() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     let unheard = |cluster: &mut Cluster| cluster.at(1).pg.unheard().collect::<Vec<_>>();
-    for _ in 0..2 * UNHEARD_TICKS_MAX {
+    for _ in 0..2 * UNRESPONSIVE_TICKS_MAX {
         cluster.settle();
         assert_eq!(unheard(&mut cluster), [], "there is nothing to acknowledge");
     }
     cluster.at(1).put_inline("k", "x");
-    for tick in 0..=UNHEARD_TICKS_MAX {
+    for tick in 0..=UNRESPONSIVE_TICKS_MAX {
         let is_heard = unheard(&mut cluster).is_empty();
-        assert!(is_heard || tick > UNHEARD_SOONEST, "tick {tick}: it may be busy for a while");
+        assert!(is_heard || tick > UNRESPONSIVE_SOONEST, "tick {tick}: it may be busy for a while");
         cluster.at(1).step(Event::Tick);
         deliver_to_busy(&mut cluster, 3);
         for id in 2..=3 {
@@ -85,7 +85,7 @@ fn a_member_whose_log_takes_nothing_is_not_heard() {
         cluster.settle();
     }
     // One that takes them slowly gets on.
-    for number in 0..2 * UNHEARD_TICKS_MAX {
+    for number in 0..2 * UNRESPONSIVE_TICKS_MAX {
         cluster.at(1).put_inline(&format!("k{number}"), "x");
         cluster.deliver(1, &[2, 3]);
         cluster.at(1).put_inline(&format!("l{number}"), "x");
@@ -99,7 +99,7 @@ fn a_member_whose_log_takes_nothing_is_not_heard() {
 }
 
 #[test]
-fn a_group_that_does_nothing_says_little_and_a_commit_point_is_told_at_the_next_tick() {
+fn an_idle_group_sends_little_and_its_commit_point_at_the_next_tick() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     cluster.at(1).put_inline("k", "x");
     cluster.settle();
@@ -159,7 +159,7 @@ fn what_is_committed_already_is_not_reported_once_it_is_durable() {
 }
 
 #[test]
-fn a_lost_message_is_asked_for_once() {
+fn a_lost_message_is_requested_once() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     cluster.settle();
     put_long(cluster.at(1), "lost");
@@ -282,7 +282,7 @@ fn deliver_framed(cluster: &mut Cluster, from: u32) {
 }
 
 #[test]
-fn a_log_of_many_frames_is_told_one_after_the_other() {
+fn a_log_of_many_frames_is_sent_one_frame_at_a_time() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     cluster.settle();
     put_long(cluster.at(1), "long");
@@ -344,7 +344,7 @@ fn a_member_whose_report_is_cut_before_what_is_remembered_keeps_its_log() {
     cluster.restart(2);
     assert_eq!(cluster.at(2).pg.commit(), known);
     cluster.begin(2, &[1, 2, 3]);
-    assert_eq!(talk(&mut cluster, 2 * UNHEARD_TICKS_MAX), 0, "it has every op");
+    assert_eq!(talk(&mut cluster, 2 * UNRESPONSIVE_TICKS_MAX), 0, "it has every op");
     cluster.settle();
     assert_eq!(cluster.at(1).pg.role(), Role::Active);
     assert_eq!(cluster.at(2).pg.last(), cluster.at(1).pg.last());
@@ -393,7 +393,7 @@ fn what_is_asked_of_a_log_of_another_view_is_not_committed_by_that() {
     commit_many(&mut cluster, 3 * PEER_FRAME_BYTES_MAX / LONG, &[3]);
     assert!(cluster.at(1).pg.last().seq >= last.seq);
     cluster.begin(3, &[1, 2, 3]);
-    for _ in 0..UNHEARD_TICKS_MAX {
+    for _ in 0..UNRESPONSIVE_TICKS_MAX {
         if talk(&mut cluster, 1) > 0 {
             break;
         }
@@ -406,7 +406,7 @@ fn what_is_asked_of_a_log_of_another_view_is_not_committed_by_that() {
 }
 
 #[test]
-fn a_part_of_a_long_log_that_is_lost_is_told_again_to_a_primary_that_has_restarted() {
+fn a_lost_part_of_a_long_log_is_resent_to_a_restarted_primary() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     cluster.settle();
     // The second member has an op of which it does not know yet that it is committed.
@@ -427,7 +427,7 @@ fn a_part_of_a_long_log_that_is_lost_is_told_again_to_a_primary_that_has_restart
         deliver_framed(&mut cluster, id);
     }
     assert!(!cluster.at(1).messages().is_empty(), "it asks for more, and that is lost");
-    for _ in 0..4 * UNHEARD_TICKS_MAX {
+    for _ in 0..4 * UNRESPONSIVE_TICKS_MAX {
         for id in [2, 3, 1] {
             cluster.at(id).step(Event::Tick);
             deliver_framed(&mut cluster, id);

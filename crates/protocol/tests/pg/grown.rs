@@ -80,7 +80,7 @@ fn is_appended(answers: &[Answer]) -> bool {
 }
 
 #[test]
-fn an_append_makes_a_new_version_that_the_journal_tells() {
+fn an_append_makes_a_new_version_that_the_journal_has() {
     let mut member = region(A);
     member.put_inline("k", "one");
     member.settle();
@@ -115,7 +115,7 @@ fn appends_that_wait_for_each_other_get_stamps_in_their_order() {
 }
 
 #[test]
-fn an_append_is_above_a_tombstone_and_what_others_told() {
+fn an_append_is_stamped_above_tombstones_and_remote_versions() {
     let mut member = region(A);
     let theirs = version(&mut member, "k", stamp(900_000, B), "theirs");
     tell(&mut member, theirs);

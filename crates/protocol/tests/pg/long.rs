@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_protocol::limits::{
     DROPS_WAITING_MAX, FOLLOWED_BYTES_MAX, FOLLOWED_OPS_MAX, LONGEST_BYTES_MAX, LONGEST_OPS_MAX,
-    OPEN_BYTES_MAX, OWN_BYTES_MAX, PEER_FRAME_BYTES_MAX, TAIL_BYTES_MAX, UNHEARD_TICKS_MAX,
+    OPEN_BYTES_MAX, OWN_BYTES_MAX, PEER_FRAME_BYTES_MAX, TAIL_BYTES_MAX, UNRESPONSIVE_TICKS_MAX,
 };
 use larder_protocol::pg::{Report, Role};
 use larder_protocol::{
@@ -291,7 +291,7 @@ fn what_was_not_flushed_before_a_restart_is_in_no_ones_way() {
         let mut cluster = Cluster::serving(1, [2, 3]);
         restarted_with(&mut cluster, bytes / LONG + 1);
         cluster.begin(2, &[1, 2, 3]);
-        for _ in 0..UNHEARD_TICKS_MAX {
+        for _ in 0..UNRESPONSIVE_TICKS_MAX {
             for id in 1..=3 {
                 cluster.at(id).step(Event::Tick);
                 drive(&mut cluster, id);
@@ -323,7 +323,7 @@ fn a_report_of_many_short_ops_leaves_room_for_the_views_start() {
 }
 
 #[test]
-fn a_member_whose_log_has_no_end_is_not_heard_and_fills_no_primary() {
+fn an_endless_log_of_a_member_is_ignored_and_fills_no_primary() {
     let (op, most) = long_op();
     let mut cluster = Cluster::serving(1, [2, 3]);
     cluster.settle();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{Member, mismatch};
-use larder_protocol::limits::{FORSAKEN_TICKS, SESSION_TICKS_MAX};
+use larder_protocol::limits::{ABANDONED_TICKS, SESSION_TICKS_MAX};
 use larder_protocol::{Answer, DataAnswer, DataRequest, Event};
 use larder_types::{Grant, SessionId};
 
@@ -42,7 +42,7 @@ fn a_put_of_a_silent_proxy_is_resolved_after_some_ticks() {
 }
 
 #[test]
-fn a_put_of_a_proxy_that_is_heard_goes_on() {
+fn a_put_of_a_live_proxy_continues() {
     let (mut member, _, number) = pending();
     for _ in 0..3 {
         ticks(&mut member, SESSION_TICKS_MAX - 1);
@@ -57,7 +57,7 @@ fn a_put_of_a_proxy_that_is_heard_goes_on() {
 fn a_put_whose_commit_was_lost_is_settled_when_its_proxy_is_done_with_it() {
     let (mut member, grant, number) = pending();
     member.step(finished(number + 1, &[number - 1]));
-    ticks(&mut member, FORSAKEN_TICKS - 1);
+    ticks(&mut member, ABANDONED_TICKS - 1);
     assert_eq!(member.requests(), [], "its commit may be on the way");
     ticks(&mut member, 1);
     assert_eq!(member.requests(), [(0, DataRequest::Void { grant })]);
@@ -71,7 +71,7 @@ fn a_put_whose_commit_was_lost_is_settled_when_its_proxy_is_done_with_it() {
 fn a_put_whose_withdrawal_was_lost_is_settled_by_the_floor() {
     let (mut member, grant, number) = pending();
     member.step(Event::Floor { session: SESSION, floor: number + 1 });
-    ticks(&mut member, FORSAKEN_TICKS);
+    ticks(&mut member, ABANDONED_TICKS);
     assert_eq!(member.requests(), [(0, DataRequest::Void { grant })]);
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(0, mismatch(grant));
@@ -83,7 +83,7 @@ fn a_put_whose_withdrawal_was_lost_is_settled_by_the_floor() {
 fn a_put_of_a_session_that_ended_is_resolved() {
     let (mut member, grant, _) = pending();
     member.step(Event::Floor { session: SESSION, floor: u64::MAX });
-    ticks(&mut member, FORSAKEN_TICKS);
+    ticks(&mut member, ABANDONED_TICKS);
     assert_eq!(member.requests(), [(0, DataRequest::Void { grant })]);
 }
 
@@ -91,9 +91,9 @@ fn a_put_of_a_session_that_ended_is_resolved() {
 fn a_commit_that_comes_late_is_in_time() {
     let (mut member, grant, number) = pending();
     member.step(finished(number + 1, &[]));
-    ticks(&mut member, FORSAKEN_TICKS - 1);
+    ticks(&mut member, ABANDONED_TICKS - 1);
     member.commit(grant, 1);
-    ticks(&mut member, FORSAKEN_TICKS);
+    ticks(&mut member, ABANDONED_TICKS);
     member.settle();
     assert_eq!(member.requests(), []);
     assert!(member.row("k").is_some());

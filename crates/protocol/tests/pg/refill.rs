@@ -94,7 +94,7 @@ impl Member {
 const REBUILT: Effect = Effect::Rebuilt { lv: LV, replica: 2, disk: DiskId(2) };
 
 #[test]
-fn a_replica_that_joins_is_filled_and_then_said_to_be_rebuilt() {
+fn a_joining_replica_is_filled_and_then_reported_rebuilt() {
     let mut pg = Member::alone(2);
     pg.store("a", 1, 2);
     pg.store("b", 2, 2);
@@ -210,7 +210,7 @@ fn of_chunks_with_as_many_copies_those_in_volumes_that_are_read_come_first() {
 }
 
 #[test]
-fn a_replica_that_goes_or_opens_is_news_once() {
+fn a_replica_that_leaves_or_opens_is_reported_once() {
     let mut pg = Member::alone(2);
     pg.store("a", 1, 2);
     let (before, order) = (pg.pg.replica_changes(), MapVersion(5));
@@ -244,7 +244,7 @@ fn a_copy_that_one_replica_does_not_get_is_made_for_another() {
 }
 
 #[test]
-fn a_look_covers_groups_whose_last_copies_do_not_show_yet_and_tells_nobody() {
+fn a_check_counts_copies_not_yet_visible_and_sends_nothing() {
     let mut pg = Member::alone(3);
     pg.store("a", 1, 1);
     pg.store("b", 2, 1);
@@ -415,7 +415,7 @@ fn a_walk_under_way_counts_though_servers_go_away_and_return() {
 }
 
 #[test]
-fn how_many_copies_are_wanted_is_news_by_itself() {
+fn a_changed_number_of_copies_counts_as_a_change() {
     let mut pg = Member::alone(3);
     pg.store("a", 1, 3);
     let order = MapVersion(5);

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_protocol::limits::{REGION_FORGET_OPS_MAX, REGION_JOURNAL_OPS_MAX};
 use larder_protocol::pg::Recovering;
-use larder_protocol::region::key_rows::{KeyRows, told_id};
+use larder_protocol::region::key_rows::{KeyRows, journal_row_id};
 use larder_protocol::region::{Entry, RemoteChange, RemotePutCall, entry::EntryKind};
 use larder_protocol::{
     Answer, Call, Content, Description, Event, Index, Planted, PutCall, Refusal, RowSpan,
@@ -142,7 +142,7 @@ fn a_store_that_is_alone_writes_nothing_of_regions() {
 }
 
 #[test]
-fn an_append_that_began_before_the_store_was_a_region_is_told() {
+fn an_append_begun_before_the_store_was_a_region_is_replicated() {
     let mut member = region(A);
     crate::appends::record(&mut member, "k", "piece");
     member.settle();
@@ -247,7 +247,7 @@ fn what_is_told_waits_for_a_pending_put_and_is_then_looked_at() {
 }
 
 #[test]
-fn every_change_has_its_row_in_the_journal_and_is_forgotten_as_told() {
+fn every_change_has_a_journal_row_that_is_trimmed_once_sent() {
     let mut member = region(A);
     for text in ["one", "two"] {
         member.put_inline("k", text);
@@ -267,8 +267,13 @@ fn every_change_has_its_row_in_the_journal_and_is_forgotten_as_told() {
     let told = journal(&member);
     assert_eq!(told.len(), 5);
     for (name, at) in [("k", 4), ("l", 3)] {
-        let id = entry(&member, name).expect("an entry").id(told_id(told[at].1.clone()).name);
-        assert_eq!(told_id(told[at].1.clone()), id, "the last row of a key tells what is there");
+        let id =
+            entry(&member, name).expect("an entry").id(journal_row_id(told[at].1.clone()).name);
+        assert_eq!(
+            journal_row_id(told[at].1.clone()),
+            id,
+            "the last row of a key tells what is there"
+        );
     }
     let told_at: Vec<OpSeq> = told.iter().map(|(_, row)| row.origin.op.seq).collect();
     let (of_l, ops) = (told[2].0, told.iter().map(|(op, _)| *op).collect::<Vec<_>>());
@@ -290,7 +295,7 @@ fn every_change_has_its_row_in_the_journal_and_is_forgotten_as_told() {
 }
 
 #[test]
-fn a_journal_reaches_back_so_far_whether_or_not_anybody_asks() {
+fn a_journal_is_kept_for_its_time_whether_or_not_it_is_read() {
     let mut member = region(A);
     member.put_inline("first", "one");
     member.settle();
@@ -337,7 +342,7 @@ fn what_no_journal_tells_of_is_waited_for_and_nothing_else() {
 
 /// A home moves behind the ends of journals: what was decided before has to be in them. A barrier does not say that of a put with data.
 #[test]
-fn a_put_with_data_is_told_before_its_row_settles() {
+fn a_put_with_data_is_replicated_before_its_row_settles() {
     let mut member = region(A);
     let put = member.open_put("k", 1);
     member.settle();

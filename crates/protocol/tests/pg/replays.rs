@@ -215,7 +215,7 @@ fn a_restart_does_not_set_the_clock_back() {
 }
 
 #[test]
-fn a_log_that_cuts_what_it_says_is_committed_is_refused() {
+fn a_log_that_truncates_committed_entries_is_refused() {
     let (member, grant) = with_open_put();
     let entries = vec![
         entry(1, 3, outcome_of(grant, COMMITTED)),

@@ -103,7 +103,7 @@ fn the_chunk_of_a_row_is_given_to_those_who_want_its_group() {
 }
 
 #[test]
-fn floors_are_told_with_what_waits_for_them() {
+fn floors_are_reported_with_their_waiters() {
     let mut pg = Member::alone(2);
     pg.store("a", 1, 2);
     pg.delete("a");

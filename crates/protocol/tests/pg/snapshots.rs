@@ -97,7 +97,7 @@ fn nobody_waits_for_a_learner() {
 }
 
 #[test]
-fn a_learner_that_says_nothing_is_let_go_and_may_come_back() {
+fn a_silent_learner_is_dropped_and_may_return() {
     let mut cluster = without_the_third();
     learn(&mut cluster, 3, 2, 1);
     cluster.deliver(3, &[1]);

@@ -1,8 +1,8 @@
 //! Several members: the commit point, and levelling at the start of a view.
 
-use crate::gaps::UNHEARD_SOONEST;
+use crate::gaps::UNRESPONSIVE_SOONEST;
 use crate::support::{Member, origin};
-use larder_protocol::limits::{SILENT_TICKS_MAX, UNHEARD_TICKS_MAX};
+use larder_protocol::limits::{SILENT_TICKS_MAX, UNRESPONSIVE_TICKS_MAX};
 use larder_protocol::pg::{LogGap, Origin, Recovering, Role};
 use larder_protocol::{Event, Refusal};
 use larder_types::{BootId, Op, OpId, OpSeq, PgId, ServerId, View};
@@ -103,7 +103,7 @@ fn what_was_lost_on_the_way_is_sent_again() {
 }
 
 #[test]
-fn a_primary_that_hears_of_its_view_last_has_the_others_reports() {
+fn a_primary_that_learns_its_view_last_has_the_others_reports() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     for (id, view) in [(3, 2), (3, 3), (2, 3)] {
         cluster.at(id).begin(view, &[1, 2, 3]);
@@ -270,7 +270,7 @@ fn a_log_that_ends_before_what_the_index_shows_is_refused() {
 }
 
 #[test]
-fn a_primary_knows_whom_it_does_not_hear() {
+fn a_primary_reports_unresponsive_members() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     let tick_without_3 = |cluster: &mut Cluster| {
         for id in 1..=2 {
@@ -280,11 +280,11 @@ fn a_primary_knows_whom_it_does_not_hear() {
         }
     };
     let unheard = |cluster: &mut Cluster| cluster.at(1).pg.unheard().collect::<Vec<_>>();
-    for _ in 0..UNHEARD_SOONEST {
+    for _ in 0..UNRESPONSIVE_SOONEST {
         tick_without_3(&mut cluster);
         assert_eq!(unheard(&mut cluster), [], "it may have much to do");
     }
-    for _ in UNHEARD_SOONEST..=UNHEARD_TICKS_MAX {
+    for _ in UNRESPONSIVE_SOONEST..=UNRESPONSIVE_TICKS_MAX {
         tick_without_3(&mut cluster);
     }
     assert_eq!(unheard(&mut cluster), [ServerId(3)]);
@@ -292,7 +292,7 @@ fn a_primary_knows_whom_it_does_not_hear() {
     assert_eq!(unheard(&mut cluster), [], "it was heard");
     // Nor can it level a view without it.
     cluster.begin(2, &[1, 2, 3]);
-    for _ in 0..=UNHEARD_TICKS_MAX {
+    for _ in 0..=UNRESPONSIVE_TICKS_MAX {
         tick_without_3(&mut cluster);
     }
     assert_eq!(unheard(&mut cluster), [ServerId(3)]);
@@ -303,10 +303,10 @@ fn a_primary_knows_whom_it_does_not_hear() {
 }
 
 #[test]
-fn a_member_that_hears_nothing_is_told_of_though_it_reports() {
+fn a_member_that_receives_nothing_is_reported_though_it_sends() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     let mut told = Vec::new();
-    for _ in 0..SILENT_TICKS_MAX + 2 * UNHEARD_TICKS_MAX {
+    for _ in 0..SILENT_TICKS_MAX + 2 * UNRESPONSIVE_TICKS_MAX {
         for id in 1..=3 {
             cluster.at(id).settle();
             cluster.at(id).step(Event::Tick);
@@ -315,7 +315,7 @@ fn a_member_that_hears_nothing_is_told_of_though_it_reports() {
         told.push(cluster.at(1).pg.unheard().collect::<Vec<_>>());
     }
     let before = told.iter().take_while(|unheard| unheard.is_empty()).count();
-    let (soonest, latest) = (UNHEARD_SOONEST as usize, UNHEARD_TICKS_MAX as usize);
+    let (soonest, latest) = (UNRESPONSIVE_SOONEST as usize, UNRESPONSIVE_TICKS_MAX as usize);
     assert!((soonest..=latest).contains(&before), "it may have much to do: {before}");
     let after = &told[before..];
     assert!(after.iter().all(|unheard| unheard == &[ServerId(3)]), "{after:?}");

@@ -253,16 +253,16 @@ impl Site {
     pub fn free(&mut self, others: &BTreeSet<RegionId>) -> u64 {
         let Some(pull) = &self.pull else { return 0 };
         let (pgs, logs) = (self.pgs(), &self.disk.logs);
-        let may_go = |name: &Name, kept: &Kept| {
+        let removable = |name: &Name, kept: &Kept| {
             let journal = &logs[pg_of(name, pgs).0 as usize].journal;
             let passed = journal.passed_by_all(others.iter().copied());
             let with_all = passed >= kept.op || self.bug.frees_early;
             let is_former = !others.contains(&kept.entry.origin.region);
-            let may_go = pull.may_free(name, kept.entry.origin, is_former);
-            kept.entry.is_purged() && with_all && may_go
+            let removable = pull.may_free(name, kept.entry.origin, is_former);
+            kept.entry.is_purged() && with_all && removable
         };
         let before = self.disk.entries.len();
-        self.disk.entries.retain(|name, kept| !may_go(name, kept));
+        self.disk.entries.retain(|name, kept| !removable(name, kept));
         (before - self.disk.entries.len()) as u64
     }
 }

@@ -19,7 +19,7 @@ use super::site::{Site, pg_of};
 use clocks::{ClockEvent, ClockWord};
 pub use counts::Counts;
 use homes::{Timer, Word};
-use parts::{PartAsk, PartTold};
+use parts::{PartAsk, PartReply};
 
 /// The faults that are planted on purpose, in the machines or in the stores around them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -104,7 +104,7 @@ enum Message {
     FindBuckets { request: u64, buckets: Vec<BucketId> },
     Fetch { request: u64, names: Vec<Name> },
     FetchPart(PartAsk),
-    Part(PartTold),
+    Part(PartReply),
     Answer(Event),
     Home(Word),
     Clock(ClockWord),
@@ -171,7 +171,7 @@ pub struct World {
     left: BTreeSet<usize>,
     /// A bucket has a home in some seeds, beside what is drawn for the rest.
     has_homes: bool,
-    home_dice: SimRng,
+    home_rng: SimRng,
     /// A clock is ahead by days for a while in some seeds, and regions ask each other what their clocks say.
     has_clocks: bool,
     clock_dice: SimRng,
@@ -228,7 +228,7 @@ impl World {
             has_leavers: seed % 8 == 6,
             left: BTreeSet::new(),
             has_homes: seed % 4 == 1,
-            home_dice: SimRng(seed ^ 0x0068_6F6D_6573),
+            home_rng: SimRng(seed ^ 0x0068_6F6D_6573),
             has_clocks: seed % 8 == 4,
             clock_dice: SimRng(seed ^ 0x636C_6F63_6B73),
             has_lacks: seed % 6 >= 4,
@@ -458,7 +458,7 @@ impl World {
                     self.send(id, region, Message::Fetch { request, names });
                 }
                 Effect::FetchPart { region, request, name, bytes_max } => {
-                    let ask = self.sites[at].ask_part(request, name, bytes_max);
+                    let ask = self.sites[at].request_part(request, name, bytes_max);
                     self.send(id, region, Message::FetchPart(ask));
                 }
                 Effect::Merge { name, entry } => {
@@ -515,7 +515,7 @@ impl World {
                 let event = self.lacking(at, event);
                 self.step(at, event);
             }
-            Message::Home(word) => self.hear_word(from, at, word),
+            Message::Home(word) => self.receive_word(from, at, word),
             Message::Clock(word) => self.hear_clock(from, at, word),
             Message::FetchPart(ask) => {
                 let told = parts::tell(&self.sites[at], ask);
@@ -579,10 +579,10 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
             let bytes = |(name, entry): &(Name, Option<Entry>)| {
                 entry.as_ref().map_or(0, |entry| entry.id(name.clone()).bytes)
             };
-            let came_bytes = entries.iter().map(bytes).sum();
+            let received_bytes = entries.iter().map(bytes).sum();
             Event::Fetched {
                 request,
-                fetched: Fetched { entries, came_bytes, ..Fetched::default() },
+                fetched: Fetched { entries, received_bytes, ..Fetched::default() },
             }
         }
         Message::FetchPart(_)

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use crate::breakdown::{BySize, CountsStatus, DiskOps};
 use crate::limits::{
     DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LITTLE_ROOM_PART,
-    LV_ROOM_BYTES_MIN, NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
+    LV_FREE_BYTES_MIN, NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
 };
 use crate::manager::LvRecord;
 use crate::ticket::{Ticket, WriteOutcome};
@@ -191,7 +191,7 @@ impl DataServer {
     /// Returns true if there is no room for another LV: little is left of what data may take.
     #[must_use]
     pub fn lacks_room(&self) -> bool {
-        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + LV_ROOM_BYTES_MIN
+        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + LV_FREE_BYTES_MIN
     }
 
     /// Returns true if little is left of what data may take: freed space is used again at once, so that the rest is there for
@@ -307,7 +307,7 @@ impl DataServer {
     }
 
     /// Carries out another process's request, which has `bytes` of data.
-    pub(crate) fn carry_out(&self, action: Action, bytes: usize, then: OnComplete) {
+    pub(crate) fn perform(&self, action: Action, bytes: usize, then: OnComplete) {
         self.submit(action, Concerned::OnComplete(then), bytes);
     }
 

@@ -394,7 +394,7 @@ impl<'a> Filling<'a> {
         let seed = seed_of(&Request { session: self.session, number, floor: 0 });
         let sums = sum_blocks(seed, std::iter::once(&data[..]));
         let action = Action::Write { lv, grant, extents: extents.clone(), data: vec![data], len };
-        self.store.data().carry_out(action, len as usize, writes.one());
+        self.store.data().perform(action, len as usize, writes.one());
         Ok(Chunk { grant, seed, lv, extents, len, sums, holders: Holders::default().with(0) })
     }
 
@@ -419,7 +419,7 @@ impl<'a> Filling<'a> {
     fn await_opens(&self) {
         let (lv, last) = (LvId(u32::MAX), Writes::default());
         let action = Action::RaiseFloor { lv, floor: OpId::default() };
-        self.store.data().carry_out(action, 0, last.one());
+        self.store.data().perform(action, 0, last.one());
         assert_eq!(last.wait(), Err(Refusal::UnknownLv), "no store has so many volumes");
     }
 }

@@ -19,7 +19,7 @@ use crate::limits::KV_CACHE_BYTES;
 use crate::meta::{KV_DIR, LOG_DIR, Replay};
 
 /// Looks at all of it.
-pub(crate) fn look(disk: &dyn Disk, root: &Path, subject: &Subject, report: &mut Report) {
+pub(crate) fn examine(disk: &dyn Disk, root: &Path, subject: &Subject, report: &mut Report) {
     let (log, kv) = (disk.list(LOG_DIR).is_ok(), root.join(KV_DIR).is_dir());
     if !log || !kv {
         report.section("log and index");
@@ -35,20 +35,20 @@ pub(crate) fn look(disk: &dyn Disk, root: &Path, subject: &Subject, report: &mut
         Ok(kv) => kv,
         Err(error) => return report.fault(format!("the index cannot be opened: {error}")),
     };
-    let Some(logged) = look_at_log(disk, report) else { return };
+    let Some(logged) = check_log(disk, report) else { return };
     let indexed = match pgs_of(&kv) {
         Ok(indexed) => indexed,
         Err(error) => return report.fault(format!("the index cannot be scanned: {error}")),
     };
     let pg_count = logged.max(indexed);
     if let Some(pgs) = replay(disk, &kv, subject, pg_count, report) {
-        look_at_rows(&kv, &pgs, report);
+        check_rows(&kv, &pgs, report);
     }
-    scrubbed::look(disk, report);
+    scrubbed::examine(disk, report);
 }
 
 /// Chain and checksums; returns a number that every PG in the log is below. `None` if the log is not whole.
-fn look_at_log(disk: &dyn Disk, report: &mut Report) -> Option<usize> {
+fn check_log(disk: &dyn Disk, report: &mut Report) -> Option<usize> {
     report.section("log");
     let mut pg_count = 0;
     let is_whole = log::scan(disk, report, &mut |record| {
@@ -106,7 +106,7 @@ fn replay(
 }
 
 /// Reads the rows, if they can be read, and holds what they say about space against each other.
-fn look_at_rows(kv: &LsmKv, pgs: &[Pg], report: &mut Report) {
+fn check_rows(kv: &LsmKv, pgs: &[Pg], report: &mut Report) {
     report.section("index");
     let mut lvs: BTreeMap<LvId, u32> = BTreeMap::new();
     let (mut objects, mut owners) = (0, BTreeMap::<LvId, BTreeSet<PgId>>::new());

@@ -42,14 +42,14 @@ use crate::{StoreConfig, StoreError};
 use expect::Expectations;
 use marks::Marks;
 #[cfg(test)]
-pub(crate) use member::look as look_at_member;
+pub(crate) use member::examine as look_at_member;
 use overlay::Overlay;
 #[cfg(test)]
-pub(crate) use quorum::look as look_at_quorum;
+pub(crate) use quorum::examine as look_at_quorum;
 pub use report::Report;
-pub use role::inspect_role;
 #[cfg(test)]
-pub(crate) use role::look_at_disk;
+pub(crate) use role::check_disk;
+pub use role::inspect_role;
 
 /// Checks the store in a directory.
 ///
@@ -69,11 +69,11 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
     }
     let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(&config.root, error))?;
     let map = manager::load(&disk)?.ok_or_else(not_a_store)?;
-    Ok(look(&(Arc::new(disk) as Arc<dyn Disk>), config, &map, read_data))
+    Ok(examine(&(Arc::new(disk) as Arc<dyn Disk>), config, &map, read_data))
 }
 
 /// Checks a store that nobody else uses.
-pub(crate) fn look(
+pub(crate) fn examine(
     disk: &Arc<dyn Disk>,
     config: &StoreConfig,
     map: &Map,
@@ -88,7 +88,7 @@ pub(crate) fn look(
         map.lvs.len(),
         map.buckets.len()
     ));
-    let reader = look_at_volume(disk, config, map, &mut report);
+    let reader = check_volume(disk, config, map, &mut report);
     let kv = match LsmKv::open(&config.root.join(KV_DIR), crate::limits::KV_CACHE_BYTES) {
         Ok(kv) => kv,
         Err(error) => {
@@ -96,19 +96,19 @@ pub(crate) fn look(
             return report;
         }
     };
-    let Some((pgs, expected)) = look_at_log(disk, &kv, map, config, &mut report) else {
+    let Some((pgs, expected)) = check_log(disk, &kv, map, config, &mut report) else {
         return report;
     };
     let overlay = Overlay::new(&kv, map);
     let open = apply_in_memory(pgs, map, &overlay, &mut report);
     expected.check(&overlay, &mut report);
-    look_at_space(map, &overlay, &open, &mut report);
-    look_at_objects(&overlay, reader.as_ref().filter(|_| read_data), &mut report);
-    scrubbed::look(&**disk, &mut report);
+    check_space(map, &overlay, &open, &mut report);
+    check_objects(&overlay, reader.as_ref().filter(|_| read_data), &mut report);
+    scrubbed::examine(&**disk, &mut report);
     report
 }
 
-fn look_at_volume(
+fn check_volume(
     disk: &Arc<dyn Disk>,
     config: &StoreConfig,
     map: &Map,
@@ -162,7 +162,7 @@ fn look_at_volume(
     }
 }
 
-fn look_at_log(
+fn check_log(
     disk: &Arc<dyn Disk>,
     kv: &LsmKv,
     map: &Map,
@@ -235,7 +235,7 @@ fn apply_in_memory(
     open
 }
 
-fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut Report) {
+fn check_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut Report) {
     report.section("space");
     let lvs = map.lvs.iter().map(|record| record.info(BootId(0)));
     let mut scan = SpaceScan::new(lvs);
@@ -272,7 +272,7 @@ fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut 
 }
 
 /// Reads every chunk that a row names and holds it against its checksums.
-fn look_at_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report: &mut Report) {
+fn check_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report: &mut Report) {
     report.section("objects");
     let (mut objects, mut bytes, mut chunks) = (0u64, 0u64, 0u64);
     let visited = overlay.visit(&mut |row, value| {

@@ -12,7 +12,7 @@ use crate::manager::quorum::{ManagerError, PATH, decode_file};
 
 /// Looks at the log, and at the map that it makes if all of it was agreed on: how much of it was, the managers only
 /// know together.
-pub(crate) fn look(disk: &dyn Disk, subject: &Subject, report: &mut Report) {
+pub(crate) fn examine(disk: &dyn Disk, subject: &Subject, report: &mut Report) {
     report.section("quorum");
     let bytes = match read_file(disk, PATH) {
         Ok(bytes) => bytes,
@@ -34,10 +34,10 @@ pub(crate) fn look(disk: &dyn Disk, subject: &Subject, report: &mut Report) {
     ));
     let mut stored = Stored::default();
     contents.writes.into_iter().for_each(|write| stored.take(write));
-    look_at_map(&stored, report);
+    check_map(&stored, report);
 }
 
-fn look_at_map(stored: &Stored, report: &mut Report) {
+fn check_map(stored: &Stored, report: &mut Report) {
     report.section("map");
     let mut map = match &stored.snapshot {
         None => Topology::default(),

@@ -37,19 +37,19 @@ pub fn inspect_role(root: &Path, data: &str) -> Result<Report, StoreError> {
     report.section("identity");
     report.line(subject.to_string());
     if subject.roles.has(Role::Manager) {
-        quorum::look(&disk, &subject, &mut report);
+        quorum::examine(&disk, &subject, &mut report);
     }
     if subject.roles.has(Role::Meta) {
-        member::look(&disk, root, &subject, &mut report);
+        member::examine(&disk, root, &subject, &mut report);
     }
     if subject.roles.has(Role::Data) {
-        look_at_disk(&disk, data, subject.cluster, &mut report);
+        check_disk(&disk, data, subject.cluster, &mut report);
     }
     Ok(report)
 }
 
 /// Superblock and headers. Whose the physical volumes should be is in the map, and what is in them on meta servers.
-pub(crate) fn look_at_disk(disk: &dyn Disk, data: &str, cluster: ClusterId, report: &mut Report) {
+pub(crate) fn check_disk(disk: &dyn Disk, data: &str, cluster: ClusterId, report: &mut Report) {
     report.section("data");
     let found = match larder_volume::describe(disk, data) {
         Ok(found) => found,

@@ -8,7 +8,7 @@ use crate::meta::{SCRUB_FILE, load_scrub};
 
 /// Looks at the file. A copy that the scrub found bad is reported and no fault by itself: it may have been
 /// mended since, and a reader of the data finds what was not.
-pub(super) fn look(disk: &dyn Disk, report: &mut Report) {
+pub(super) fn examine(disk: &dyn Disk, report: &mut Report) {
     report.section("scrub");
     let scrub = match load_scrub(disk) {
         Ok(None) => return report.line("nothing was verified yet".to_owned()),

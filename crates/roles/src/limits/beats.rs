@@ -11,11 +11,11 @@ pub const PROTOCOL_BEATS: u8 = 27;
 /// Servers of one process for which its meta server speaks: a machine has four roles.
 pub const BESIDE_MAX: usize = 8;
 /// Groups of a server in a cluster that are ticked for one look at the clock, which takes as long as the tick of an idle one.
-pub const TICKS_PER_LOOK: u32 = 16;
+pub const TICKS_PER_CHECK: u32 = 16;
 /// Milliseconds after which a server of a process, of which nothing is known since, is not spoken for any more.
-pub const SPOKEN_FOR_MS_MAX: u64 = 2 * PRESENCE_BEAT_MS;
+pub const PROXIED_BEAT_MS_MAX: u64 = 2 * PRESENCE_BEAT_MS;
 /// Milliseconds between two looks of an idle data server at its free space.
-pub const ROOM_LOOK_MS: u64 = 3 * TICK_MS;
+pub const FREE_SPACE_CHECK_MS: u64 = 3 * TICK_MS;
 /// Milliseconds by which a manager's look at what is due may come early, if it is awake for another reason.
 pub const MANAGER_TICK_EARLY_MS: u64 = 15;
 

@@ -10,7 +10,7 @@ pub const MAP_LATE_MS: u64 = 500;
 /// Milliseconds beyond the wait after which a manager that has not answered is taken for gone: a map may be large.
 pub const MAP_ANSWER_MS: u64 = 6_000;
 /// Milliseconds that an announced map may take to arrive; after that the next manager is queried.
-pub const MAP_TOLD_MS: u64 = 200;
+pub const MAP_NOTIFY_MS: u64 = 200;
 /// Bytes of records on a page of a map that is longer than a frame may be. The last record may exceed them.
 pub const MAP_PAGE_BYTES: usize = 512 * 1024;
 /// Most pages in a manager's memory on their way to servers. A request above that waits, and is then refused as busy.
@@ -32,7 +32,7 @@ pub const START_BUSY_MS_MAX: u64 = 120_000;
 /// Milliseconds after which a start gives up, also if pages come.
 pub const START_MS_MAX: u64 = 900_000;
 /// Time for which the same page is asked for again and again.
-pub const MAP_PAGE_PATIENCE: Duration = Duration::from_secs(60);
+pub const MAP_PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Times that a map is fetched anew from a manager that cannot tell any more what changed meanwhile.
 pub const MAP_FETCHES_MAX: usize = 4;
 /// Bytes of changes of the map that are told. For more the whole map is fetched.
@@ -49,10 +49,10 @@ const _: () = assert!(
 const _: () = assert!(
     MAP_PAGE_LATE_MS > MAP_WAIT_MS
         && MAP_BUSY_MS > MAP_PAGE_LATE_MS
-        && MAP_PAGE_PATIENCE.as_millis() > MAP_ANSWER_MS as u128,
+        && MAP_PAGE_TIMEOUT.as_millis() > MAP_ANSWER_MS as u128,
     "a manager that has pages for others first is not late, and a page that was lost is asked for again"
 );
 const _: () = assert!(
-    START_BUSY_MS_MAX > super::START_PATIENCE_MS && START_MS_MAX > START_BUSY_MS_MAX,
+    START_BUSY_MS_MAX > super::START_TIMEOUT_MS && START_MS_MAX > START_BUSY_MS_MAX,
     "a start that hears of its map waits longer than one that does not"
 );

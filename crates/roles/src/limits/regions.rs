@@ -18,11 +18,11 @@ pub const REGION_QUIET_OPS: u64 = 1 << 10;
 /// Milliseconds after which the gateway sends the managers the list of regions again, if they did not take it.
 pub const REGION_KEEP_LIST_MS: u64 = 1_000;
 /// Milliseconds between two checks for changes, while those that exist are not for the requesting region.
-pub const REGION_LOOKS_MS: u64 = 10;
+pub const REGION_CHECKS_MS: u64 = 10;
 /// Most entries remembered as received from a region, so that they are not sent back to it.
 pub const REGION_ECHOES_MAX: usize = 49_152;
 /// Milliseconds for which an answer waits for news.
-pub const REGION_NEWS_MS: u64 = 2_000;
+pub const REGION_UPDATE_MS: u64 = 2_000;
 /// Most journals of placement groups that a meta server is asked for at a time.
 pub const JOURNALS_MAX: usize = 4096;
 /// Bytes of outcomes, about, in one answer about journals.
@@ -43,9 +43,9 @@ pub const KEPT_KEYS_MAX: usize = 256;
 pub const KEPT_SETTLE_MS: u64 = 1_000;
 /// Milliseconds for a lookup of what is here before changes of another region are taken. A key that is unknown by then
 /// is looked up again, a few times, then fetched; a range without a sum is listed.
-pub const REGION_LOOK_MS: u64 = 3_000;
+pub const REGION_CHECK_MS: u64 = 3_000;
 /// The same for keys, for some time after a lookup that was late.
-pub const REGION_LOOK_AGAIN_MS: u64 = 300;
+pub const REGION_RECHECK_MS: u64 = 300;
 /// Milliseconds for which lookups are short after a late one.
 pub const REGION_LATE_MS: u64 = 10_000;
 /// Milliseconds between two tries to settle journals that may not be told yet.
@@ -162,7 +162,7 @@ pub const POSITIONS_PASSED_MS: u64 = 10_000;
 /// The same for a version that one of them may lack.
 pub const POSITIONS_BEHIND_MS: u64 = 200;
 /// Most versions of which a proxy remembers the ops that told them.
-pub const TOLD_OPS_MAX: usize = 65_536;
+pub const REMOTE_OPS_MAX: usize = 65_536;
 /// Milliseconds for a primary to say how far other regions are, beside what it waits for them.
 pub const POSITIONS_ANSWER_MS: u64 = 1_000;
 /// Milliseconds for which a change waits for other regions after it was made.
@@ -197,15 +197,15 @@ const _: () = assert!(
 );
 const _: () = assert!(
     2 * REGION_MAKING_MS <= larder_protocol::limits::REGION_ANSWER_MS
-        && REGION_NEWS_MS < REGION_MAKING_MS,
+        && REGION_UPDATE_MS < REGION_MAKING_MS,
     "an answer that names many buckets is taken in time"
 );
 const _: () = assert!(
-    2 * REGION_NEWS_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    2 * REGION_UPDATE_MS < larder_protocol::limits::REGION_ANSWER_MS,
     "an answer that waits for something new is not given up"
 );
 const _: () = assert!(
-    REGION_NEWS_MS + 2 * JOURNAL_ANSWER_MS < larder_protocol::limits::REGION_ANSWER_MS
+    REGION_UPDATE_MS + 2 * JOURNAL_ANSWER_MS < larder_protocol::limits::REGION_ANSWER_MS
         && JOURNAL_SETTLE_MS < JOURNAL_ANSWER_MS,
     "an answer that waits for primaries is not given up either"
 );
@@ -218,7 +218,7 @@ const _: () = assert!(
     "an entry that is withheld is told in time, also behind one that is opened ahead"
 );
 const _: () = assert!(
-    KEPT_SETTLE_MS < REGION_LOOK_MS && REGION_LOOK_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    KEPT_SETTLE_MS < REGION_CHECK_MS && REGION_CHECK_MS < larder_protocol::limits::REGION_ANSWER_MS,
     "a key in doubt holds up no look, and a look no answer"
 );
 const _: () =
@@ -271,7 +271,7 @@ pub const REGION_SHARING_REASONS_MAX: usize = 256;
 /// Milliseconds between two looks at orders about homes of buckets.
 pub const REGION_HOMES_MS: u64 = 1_000;
 /// Milliseconds after which a region is told of homes again.
-pub const REGION_HOMES_TOLD_MS: u64 = 10_000;
+pub const REGION_HOMES_REPORT_MS: u64 = 10_000;
 /// Milliseconds for a region to answer about a home; it waits for its managers, and for all its primaries.
 pub const REGION_HOME_ANSWER_MS: u64 = 9_000;
 /// Milliseconds for which an answer about a home waits for open puts of its bucket. The asking region asks again.
@@ -316,13 +316,13 @@ pub const GATEWAY_LIST_MS: u64 =
 /// Most changes of other proxies' clients that a gateway passes on at a time.
 pub const GATEWAY_CALLS_MAX: usize = 64;
 /// Milliseconds for which a proxy waits for the gateway to ask other regions for a key.
-pub const GATEWAY_LOOK_MS: u64 = 3_000;
+pub const GATEWAY_REFRESH_MS: u64 = 3_000;
 /// Milliseconds after which the gateway says that it does not know yet.
-pub const GATEWAY_LOOKED_MS: u64 = 2_500;
+pub const GATEWAY_STATE_MS: u64 = 2_500;
 /// Milliseconds for which a gateway that did not answer is not asked for keys.
 pub const GATEWAY_QUIET_MS: u64 = 1_000;
 /// Most keys of other proxies' clients that a gateway asks other regions for at a time: others are its own clients'.
-pub const GATEWAY_LOOKS_MAX: usize = REGION_MISSES_MAX / 2;
+pub const GATEWAY_READS_MAX: usize = REGION_MISSES_MAX / 2;
 /// Most parts of large objects that a gateway reads at a time for other proxies' clients.
 pub const GATEWAY_PARTS_MAX: usize = REGION_REMOTES_MAX;
 /// Milliseconds for which a proxy waits for such a part: over a link of 256 KiB a second it takes half of that.
@@ -331,7 +331,7 @@ pub const GATEWAY_PART_MS: u64 = 60_000;
 pub const REGION_CHANGES_MADE_MAX: usize = 32;
 
 const _: () = assert!(
-    GATEWAY_LOOKED_MS < GATEWAY_LOOK_MS,
+    GATEWAY_STATE_MS < GATEWAY_REFRESH_MS,
     "a proxy hears that a key may be elsewhere, and does not take it for absent"
 );
 const _: () = assert!(

@@ -189,9 +189,9 @@ pub struct LocalManager {
 }
 
 /// The turn of a change, however it ends.
-struct Turn<'a>(&'a LocalManager);
+struct TurnGuard<'a>(&'a LocalManager);
 
-impl Drop for Turn<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         *self.0.is_changing.lock() = false;
         self.0.changed.notify_one();
@@ -429,20 +429,20 @@ impl LocalManager {
     }
 
     /// Waits until no other change is on its way.
-    fn await_turn(&self) -> Turn<'_> {
+    fn lock_turn(&self) -> TurnGuard<'_> {
         let mut is_changing = self.is_changing.lock();
         while *is_changing {
             self.changed.wait(&mut is_changing);
         }
         *is_changing = true;
-        Turn(self)
+        TurnGuard(self)
     }
 
     fn change(
         &self,
         edit: impl FnOnce(&mut Map) -> Result<(), LocalManagerError>,
     ) -> Result<Arc<Published>, LocalManagerError> {
-        let _turn = self.await_turn();
+        let _turn = self.lock_turn();
         let before = self.map();
         let mut map = before.map.clone();
         edit(&mut map)?;

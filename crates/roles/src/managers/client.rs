@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::fetch::{Fetch, FetchState, Held, Progress, Told};
+use super::fetch::{Fetch, FetchReply, FetchState, Held, Progress};
 use super::map_sources::{MapQuery, MapSources, longer};
 use super::{
     Colocated, Contacts, Managers, MapStore, NotIssued, NotProposed, OlderMap, VersionWatch,
@@ -40,22 +40,22 @@ use super::{
 };
 use crate::clock::since_1970_ms;
 use crate::limits::{
-    AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_TOLD_MS,
-    OLDER_MAP_TOLD_MS, PROPOSE_WAIT_MS, PROTOCOL_BEATS, SAID_TO_MANAGERS,
+    AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MANAGERS_PER_MESSAGE, MAP_ANSWER_MS,
+    MAP_NOTIFY_MS, OLDER_MAP_LOG_MS, PROPOSE_WAIT_MS, PROTOCOL_BEATS,
 };
 use crate::planted::{Bug, has};
 use crate::wire::{Beat, ManagerCall, ManagerMessageIn, ManagerReply};
 
 /// See the module's head. Dropping it ends its requests.
 pub struct ManagersClient {
-    known: Arc<Known>,
+    known: Arc<State>,
     following: JoinHandle<()>,
     keeping: Option<JoinHandle<()>>,
     colocated: Option<Arc<Colocated>>,
 }
 
 /// The client's state.
-struct Known {
+struct State {
     contacts: Arc<Contacts>,
     held: RwLock<Held>,
     version: Versions,
@@ -73,7 +73,7 @@ struct Known {
     /// Beats sent so far. It chooses the manager of the next one, independently of other messages.
     beats: AtomicUsize,
     /// The last time that a manager sent a later map, or confirmed that there is none.
-    heard: Mutex<Instant>,
+    replied: Mutex<Instant>,
 }
 
 impl Drop for ManagersClient {
@@ -103,7 +103,7 @@ impl ManagersClient {
     }
 
     fn begin(contacts: Arc<Contacts>, map_store: Option<Arc<MapStore>>) -> Self {
-        let known = Arc::new(Known {
+        let known = Arc::new(State {
             contacts,
             held: RwLock::default(),
             version: Versions::new(MapVersion(0)),
@@ -114,7 +114,7 @@ impl ManagersClient {
             leader: Mutex::new(None),
             said: AtomicUsize::new(0),
             beats: AtomicUsize::new(0),
-            heard: Mutex::new(Instant::now()),
+            replied: Mutex::new(Instant::now()),
         });
         let following = tokio::spawn(follow(known.clone()));
         let keeping = known.map_store.clone().map(|map_store| {
@@ -129,8 +129,8 @@ impl ManagersClient {
     /// The time at which a start that began then gives up, unless there is a map. The patience begins anew when a manager tells
     /// a part of it, or that it is busy telling others.
     #[must_use]
-    pub fn start_gives_up(&self, begun: Instant, patience: Duration) -> Instant {
-        self.known.fetches.signs().give_up(begun, patience)
+    pub fn start_gives_up(&self, begun: Instant, max_wait: Duration) -> Instant {
+        self.known.fetches.signs().give_up(begun, max_wait)
     }
 
     /// The same for a server beside others in its process.
@@ -233,11 +233,11 @@ impl Managers for ManagersClient {
     }
 
     fn silent(&self) -> Duration {
-        self.known.heard.lock().elapsed()
+        self.known.replied.lock().elapsed()
     }
 
-    fn told_of(&self, version: MapVersion) {
-        self.known.fetches.told_of(version);
+    fn note_newer_map(&self, version: MapVersion) {
+        self.known.fetches.note_newer_map(version);
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
@@ -246,22 +246,22 @@ impl Managers for ManagersClient {
 
     /// Sends to the presumed leader, and to others in turn, which forward it. A leader that has lost power keeps its
     /// connections for seconds, in which this server would count as silent.
-    fn say(&self, message: ServerMessage) {
+    fn send_message(&self, message: ServerMessage) {
         let turn = self.known.said.fetch_add(1, Ordering::Relaxed);
-        self.tell(&ManagerMessageIn::Server(message), turn);
+        self.deliver(&ManagerMessageIn::Server(message), turn);
     }
 
     fn beat(&self, beat: Beat) {
         let mut beat = beat;
         if self.map().cluster_version < PROTOCOL_BEATS {
             let Beat { boot, sent_ms, led, .. } = beat;
-            return self.say(ServerMessage::Renew { boot, sent_ms, led });
+            return self.send_message(ServerMessage::Renew { boot, sent_ms, led });
         }
         // Managers that do not grant its leases may not hear it.
         let colocated = self.colocated.as_ref().filter(|_| beat.heard_by.is_some());
-        beat.beside = colocated.map(|it| it.speak()).unwrap_or_default();
+        beat.beside = colocated.map(|it| it.beats_to_send()).unwrap_or_default();
         let turn = self.known.beats.fetch_add(1, Ordering::Relaxed);
-        self.tell(&ManagerMessageIn::Beat(beat), turn);
+        self.deliver(&ManagerMessageIn::Beat(beat), turn);
     }
 
     fn colocated(&self) -> Option<Arc<Colocated>> {
@@ -275,7 +275,7 @@ impl Managers for ManagersClient {
 
 impl ManagersClient {
     /// Sends to the presumed leader, and to others in turn.
-    fn tell(&self, message: &ManagerMessageIn, turn: usize) {
+    fn deliver(&self, message: &ManagerMessageIn, turn: usize) {
         let map = self.map();
         let mut others = self.known.contacts.all(&map);
         let leader = self.known.leader.lock().filter(|leader| others.contains(leader));
@@ -287,11 +287,11 @@ impl ManagersClient {
             sent.inspect_err(|error| tracing::debug!(%manager, %error, "a manager was not reached"))
                 .is_ok()
         };
-        leader.into_iter().chain(others).filter(is_sent).take(SAID_TO_MANAGERS).for_each(drop);
+        leader.into_iter().chain(others).filter(is_sent).take(MANAGERS_PER_MESSAGE).for_each(drop);
     }
 }
 
-impl Known {
+impl State {
     fn map(&self) -> Arc<Topology> {
         self.held.read().map.clone()
     }
@@ -310,7 +310,7 @@ impl Known {
             Ok(false) => return Ok(false),
             Err(older) => {
                 let (since, is_logged) = since.get_or_insert((Instant::now(), false));
-                if since.elapsed() >= Duration::from_millis(OLDER_MAP_TOLD_MS)
+                if since.elapsed() >= Duration::from_millis(OLDER_MAP_LOG_MS)
                     && !std::mem::replace(is_logged, true)
                 {
                     tracing::error!(%older, "the managers' map is behind what this server has seen: serving nothing until it catches up");
@@ -333,7 +333,7 @@ impl Known {
         // Under the lock: the servers refused are those of the newest map. Before it is published: by the cluster's
         // version in it, servers that do not support that version are refused from here on.
         self.contacts.refuse_by(&held.map);
-        *self.heard.lock() = Instant::now();
+        *self.replied.lock() = Instant::now();
         let before = std::mem::replace(&mut *shown, held);
         drop(shown);
         // Readers wait for that lock, and not for a map to be freed.
@@ -343,20 +343,20 @@ impl Known {
     }
 
     /// Notes that a manager has no later map than the one of this version.
-    fn heard_nothing(&self, known: MapVersion) {
+    fn note_silence(&self, known: MapVersion) {
         // Held on to: no other map is shown meanwhile.
         let shown = self.held.read();
         if shown.map.version == known {
-            *self.heard.lock() = Instant::now();
+            *self.replied.lock() = Instant::now();
         }
     }
 
     /// Returns once a later map has been announced, and has had time to arrive.
     async fn overdue(&self, known: MapVersion) {
-        if self.fetches.told().wait_for(|told| *told > known).await.is_err() {
+        if self.fetches.told().wait_for(|newest| *newest > known).await.is_err() {
             return pending().await;
         }
-        sleep(Duration::from_millis(MAP_TOLD_MS)).await;
+        sleep(Duration::from_millis(MAP_NOTIFY_MS)).await;
     }
 
     async fn propose(&self, call: ManagerCall) -> Result<Applied, NotProposed> {
@@ -415,7 +415,7 @@ impl Known {
 }
 
 /// Asks one manager after the other for newer maps; one that is late goes on being asked, and another beside it.
-async fn follow(known: Arc<Known>) {
+async fn follow(known: Arc<State>) {
     let mut turns = MapSources::new();
     let mut asking = FuturesUnordered::new();
     let mut asked_now: BTreeMap<ServerId, MapQuery> = BTreeMap::new();
@@ -447,8 +447,8 @@ async fn follow(known: Arc<Known>) {
                 asked_now.remove(&asked.manager);
                 last = last.filter(|last| last.question != asked.question);
                 match answer {
-                    Ok(has_news) => {
-                        turns.answered(has_news);
+                    Ok(has_updates) => {
+                        turns.answered(has_updates);
                         None
                     }
                     Err(error) => {
@@ -500,13 +500,13 @@ async fn late(asked: Option<&MapQuery>) -> ServerId {
     asked.manager
 }
 
-async fn answer(known: Arc<Known>, held: Held, of: MapQuery) -> (MapQuery, Result<bool, String>) {
-    let answered = ask_map(&known, &held, &of).await;
+async fn answer(known: Arc<State>, held: Held, of: MapQuery) -> (MapQuery, Result<bool, String>) {
+    let answered = fetch_map(&known, &held, &of).await;
     (of, answered)
 }
 
 /// Returns true if a manager had a newer map, which is shown then.
-async fn ask_map(known: &Known, held: &Held, asked: &MapQuery) -> Result<bool, String> {
+async fn fetch_map(known: &State, held: &Held, asked: &MapQuery) -> Result<bool, String> {
     let fetch = Fetch {
         contacts: &known.contacts,
         held,
@@ -516,14 +516,14 @@ async fn ask_map(known: &Known, held: &Held, asked: &MapQuery) -> Result<bool, S
         fetches: &known.fetches,
     };
     match fetch.later().await? {
-        Told::Later(newer) => {
+        FetchReply::Later(newer) => {
             let accepted = known.accept(&newer.map).map_err(|older| older.to_string())?;
             Ok(accepted && known.show(newer))
         }
-        Told::Nothing => {
-            known.heard_nothing(held.map.version);
+        FetchReply::Nothing => {
+            known.note_silence(held.map.version);
             Ok(false)
         }
-        Told::Overtaken => Ok(false),
+        FetchReply::Overtaken => Ok(false),
     }
 }

@@ -37,7 +37,7 @@ impl<K: Ord + Send + 'static> DeferredOrders<K> {
     ) {
         let mut versions = self.managers.kept_versions();
         if self.managers.map().version < wants {
-            self.managers.told_of(wants);
+            self.managers.note_newer_map(wants);
         }
         let mut orders = self.orders.lock();
         let is_awaited = !orders.is_empty();
@@ -92,7 +92,7 @@ mod tests {
     use crate::managers::{NotProposed, VersionWatch, Versions};
 
     /// More than a test has orders heeded.
-    const HEEDED_MAX: usize = 64;
+    const HANDLED_MAX: usize = 64;
 
     /// Managers of whom only versions are known.
     struct Kept(Versions, Mutex<MapVersion>);
@@ -106,7 +106,7 @@ mod tests {
             self.0.subscribe()
         }
 
-        fn told_of(&self, version: MapVersion) {
+        fn note_newer_map(&self, version: MapVersion) {
             *self.1.lock() = version;
         }
 
@@ -114,7 +114,7 @@ mod tests {
             Box::pin(std::future::ready(Err(NotProposed::NoLeader)))
         }
 
-        fn say(&self, _: ServerMessage) {}
+        fn send_message(&self, _: ServerMessage) {}
     }
 
     fn order(version: u64) -> ManagerMessage {
@@ -126,21 +126,21 @@ mod tests {
     struct Server {
         managers: Arc<Kept>,
         deferred_orders: Arc<DeferredOrders<u64>>,
-        heeded: Sender<u64>,
+        handled: Sender<u64>,
     }
 
     impl Server {
         fn new() -> (Arc<Self>, Receiver<u64>) {
             let managers = Arc::new(Kept(Versions::new(MapVersion(1)), Mutex::default()));
-            let (heeded, hears) = channel(HEEDED_MAX);
+            let (handled, hears) = channel(HANDLED_MAX);
             let deferred_orders = DeferredOrders::new(managers.clone());
-            (Arc::new(Self { managers, deferred_orders, heeded }), hears)
+            (Arc::new(Self { managers, deferred_orders, handled }), hears)
         }
 
         fn told(self: &Arc<Self>, version: u64) {
             let kept = self.managers.kept();
             if kept.0 >= version {
-                return self.heeded.try_send(version).unwrap();
+                return self.handled.try_send(version).unwrap();
             }
             let again = self.clone();
             let about = (kept, MapVersion(version), version % 2);

@@ -27,8 +27,8 @@ pub(super) use super::fetch_state::{FetchState, Progress};
 use super::{Contacts, VersionWatch};
 use crate::blocking;
 use crate::limits::{
-    MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_FETCHES_MAX,
-    MAP_PAGE_PATIENCE, MAP_WAIT_MS,
+    MANAGERS_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_FETCHES_MAX, MAP_PAGE_TIMEOUT,
+    MAP_WAIT_MS,
 };
 use crate::wire::{ManagerCall, ManagerReply};
 
@@ -47,7 +47,7 @@ impl Held {
 
 /// An answer of a manager.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum FetchReply {
     /// A later map.
     Later(Held),
     /// There is none.
@@ -69,12 +69,12 @@ pub(super) struct Fetch<'a> {
 
 impl Fetch<'_> {
     /// Waits for a later map for as long as managers let questions wait.
-    pub(super) async fn later(&self) -> Result<Told, String> {
+    pub(super) async fn later(&self) -> Result<FetchReply, String> {
         let known = self.held.map.version;
         let timeline = self.held.map.timeline_at(known).map(|timeline| timeline.id);
         match self.call(&ManagerCall::MapSince { known, timeline }).await {
             Ok((ManagerReply::MapChanges, payload)) => match self.changed(&payload) {
-                Ok(held) => Ok(Told::Later(held)),
+                Ok(held) => Ok(FetchReply::Later(held)),
                 Err(error) => {
                     let manager = self.manager;
                     tracing::warn!(%manager, %error, "changes of the map cannot be applied: fetching it whole");
@@ -83,7 +83,7 @@ impl Fetch<'_> {
             },
             Ok((ManagerReply::Map, payload)) => decoded(&payload),
             Ok((ManagerReply::MapPage, first)) => self.pages(first).await,
-            Ok((ManagerReply::Unchanged, _)) => Ok(Told::Nothing),
+            Ok((ManagerReply::Unchanged, _)) => Ok(FetchReply::Nothing),
             Ok((other, _)) => Err(no_answer(&other)),
             Err(CallError::Rejected(Rejected::NotUnderstood)) => self.at_once().await,
             Err(error) => {
@@ -105,7 +105,7 @@ impl Fetch<'_> {
         self.held.map.with_changes(self.held.sum, changes).map(Held::of)
     }
 
-    async fn whole(&self) -> Result<Told, String> {
+    async fn whole(&self) -> Result<FetchReply, String> {
         match self.call(&ManagerCall::MapSince { known: MapVersion(0), timeline: None }).await {
             Ok((ManagerReply::Map, payload)) => decoded(&payload),
             Ok((ManagerReply::MapPage, first)) => self.pages(first).await,
@@ -115,16 +115,18 @@ impl Fetch<'_> {
     }
 
     /// The map that begins with this page, if the turn to gather one is this fetch's.
-    async fn pages(&self, first: Bytes) -> Result<Told, String> {
+    async fn pages(&self, first: Bytes) -> Result<FetchReply, String> {
         let gathered = self.gather(first).await;
         self.fetches.leave(self.progress);
         gathered
     }
 
     /// The map that begins with this page, with what changes while the others come.
-    async fn gather(&self, mut first: Bytes) -> Result<Told, String> {
+    async fn gather(&self, mut first: Bytes) -> Result<FetchReply, String> {
         for _ in 0..MAP_FETCHES_MAX {
-            let Some(gathered) = self.gathered(&first).await? else { return Ok(Told::Overtaken) };
+            let Some(gathered) = self.gathered(&first).await? else {
+                return Ok(FetchReply::Overtaken);
+            };
             let changes = match gathered.lacks() {
                 None => None,
                 Some((known, timeline)) => {
@@ -146,7 +148,7 @@ impl Fetch<'_> {
                 gathered.end(changes.as_ref())
             });
             let ended = ended.await.map_err(|ended| ended.to_string())?;
-            return ended.map(Held::of).map(Told::Later).map_err(|error| error.to_string());
+            return ended.map(Held::of).map(FetchReply::Later).map_err(|error| error.to_string());
         }
         Err("the map changes too much while it is fetched".to_owned())
     }
@@ -157,7 +159,8 @@ impl Fetch<'_> {
         let mut gathering = MapGathering::begin(read(first)?).map_err(|error| error.to_string())?;
         let (mut bytes, mut behind) = (first.len() as u64, Behind::default());
         loop {
-            if !self.fetches.page_came(self.progress) || self.shown.latest() > self.held.map.version
+            if !self.fetches.page_received(self.progress)
+                || self.shown.latest() > self.held.map.version
             {
                 return Ok(None);
             }
@@ -180,7 +183,7 @@ impl Fetch<'_> {
 
     /// Asks for a part of a map of which others are here, until it comes.
     async fn part(&self, call: &ManagerCall) -> Result<(ManagerReply, Bytes), String> {
-        let until = Instant::now() + MAP_PAGE_PATIENCE;
+        let until = Instant::now() + MAP_PAGE_TIMEOUT;
         let mut pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
         loop {
             let error = match self.call(call).await {
@@ -208,10 +211,10 @@ impl Fetch<'_> {
     }
 
     /// The whole map in one answer.
-    async fn at_once(&self) -> Result<Told, String> {
+    async fn at_once(&self) -> Result<FetchReply, String> {
         match self.call(&ManagerCall::Map(self.held.map.version)).await {
             Ok((ManagerReply::Map, payload)) => decoded(&payload),
-            Ok((ManagerReply::Unchanged, _)) => Ok(Told::Nothing),
+            Ok((ManagerReply::Unchanged, _)) => Ok(FetchReply::Nothing),
             Ok((other, _)) => Err(no_answer(&other)),
             Err(error) => Err(error.to_string()),
         }
@@ -222,13 +225,13 @@ fn no_answer(reply: &ManagerReply) -> String {
     format!("{reply:?} is no answer")
 }
 
-fn decoded(bytes: &[u8]) -> Result<Told, String> {
+fn decoded(bytes: &[u8]) -> Result<FetchReply, String> {
     let map = Topology::decode(bytes).map_err(|error| error.to_string())?;
     match map.contradiction() {
         Some(why) => Err(format!("its map contradicts itself: {why}")),
         None => {
             let sum = map.records_sum();
-            Ok(Told::Later(Held::of((map, sum))))
+            Ok(FetchReply::Later(Held::of((map, sum))))
         }
     }
 }

@@ -56,7 +56,7 @@ impl Progress {
         state.page_at.is_some() && state.late_at > Instant::now()
     }
 
-    fn page_came(&self) {
+    fn page_received(&self) {
         let now = Instant::now();
         *self.0.lock() = ProgressState { late_at: now + PAGE_LATE, page_at: Some(now) };
     }
@@ -93,11 +93,11 @@ pub(super) struct Signs {
 
 impl Signs {
     /// The time at which a start gives up that began then, with this patience.
-    pub(super) fn give_up(self, begun: Instant, patience: Duration) -> Instant {
+    pub(super) fn give_up(self, begun: Instant, max_wait: Duration) -> Instant {
         let since = self.page_at.map_or(begun, |page_at| page_at.max(begun));
         let busy_until = since + Duration::from_millis(START_BUSY_MS_MAX);
         let since = self.busy_at.map_or(since, |busy_at| busy_at.clamp(since, busy_until));
-        (since + patience).min(begun + Duration::from_millis(START_MS_MAX))
+        (since + max_wait).min(begun + Duration::from_millis(START_MS_MAX))
     }
 }
 
@@ -120,7 +120,7 @@ impl Default for FetchState {
 
 impl FetchState {
     /// Somebody told of a map of this version.
-    pub(super) fn told_of(&self, version: MapVersion) {
+    pub(super) fn note_newer_map(&self, version: MapVersion) {
         self.told.send_if_modified(|told| {
             let is_later = version > *told;
             *told = (*told).max(version);
@@ -134,14 +134,14 @@ impl FetchState {
     }
 
     /// A page came to a fetch. Returns true if it gathers pages from now on: none comes to another that is not late.
-    pub(super) fn page_came(&self, progress: &Arc<Progress>) -> bool {
+    pub(super) fn page_received(&self, progress: &Arc<Progress>) -> bool {
         self.signs.lock().page_at = Some(Instant::now());
         let mut gathers = self.gathers.lock();
         let is_anothers = |it: &Arc<Progress>| !Arc::ptr_eq(it, progress) && it.is_gathering();
         if gathers.as_ref().is_some_and(is_anothers) {
             return false;
         }
-        progress.page_came();
+        progress.page_received();
         *gathers = Some(progress.clone());
         true
     }
@@ -181,7 +181,7 @@ mod tests {
         let pages = 5;
         for _ in 0..pages {
             sleep(Duration::from_millis(MAP_WAIT_MS)).await;
-            progress.page_came();
+            progress.page_received();
         }
         assert!(progress.is_gathering() && !late.is_finished());
         late.await.unwrap();
@@ -196,7 +196,7 @@ mod tests {
         progress.is_busy();
         advance(Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS)).await;
         progress.late().await;
-        progress.page_came();
+        progress.page_received();
         let page_at = Instant::now();
         while progress.is_gathering() {
             progress.is_busy();
@@ -210,17 +210,17 @@ mod tests {
     async fn one_fetch_gathers_pages_until_none_come_to_it() {
         let (fetches, begin) = (FetchState::default(), || Arc::new(Progress::begin()));
         let (one, other) = (begin(), begin());
-        assert!(fetches.page_came(&one) && fetches.page_came(&one));
+        assert!(fetches.page_received(&one) && fetches.page_received(&one));
         advance(PAGE_LATE - MS).await;
-        assert!(!fetches.page_came(&other), "pages come to another");
+        assert!(!fetches.page_received(&other), "pages come to another");
         assert!(!other.is_gathering());
         advance(MS).await;
-        assert!(fetches.page_came(&other), "that one is late");
-        assert!(!fetches.page_came(&one), "and has lost its turn");
+        assert!(fetches.page_received(&other), "that one is late");
+        assert!(!fetches.page_received(&one), "and has lost its turn");
         fetches.leave(&one);
-        assert!(!fetches.page_came(&one), "it was not its turn");
+        assert!(!fetches.page_received(&one), "it was not its turn");
         fetches.leave(&other);
-        assert!(fetches.page_came(&one));
+        assert!(fetches.page_received(&one));
     }
 
     #[tokio::test(start_paused = true)]
@@ -236,21 +236,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_start_waits_longer_while_its_map_comes_and_not_for_ever() {
-        let (begun, patience) = (Instant::now(), Duration::from_secs(30));
+        let (begun, max_wait) = (Instant::now(), Duration::from_secs(30));
         let fetches = FetchState::default();
-        let waits = || fetches.signs().give_up(begun, patience) - begun;
-        assert_eq!(waits(), patience);
+        let waits = || fetches.signs().give_up(begun, max_wait) - begun;
+        assert_eq!(waits(), max_wait);
         let busy = Duration::from_millis(START_BUSY_MS_MAX);
         advance(busy / 2).await;
         fetches.is_busy();
-        assert_eq!(waits(), busy / 2 + patience);
+        assert_eq!(waits(), busy / 2 + max_wait);
         advance(busy).await;
         fetches.is_busy();
-        assert_eq!(waits(), busy + patience, "no page has come");
-        assert!(fetches.page_came(&Arc::new(Progress::begin())));
-        assert_eq!(waits(), 3 * busy / 2 + patience);
+        assert_eq!(waits(), busy + max_wait, "no page has come");
+        assert!(fetches.page_received(&Arc::new(Progress::begin())));
+        assert_eq!(waits(), 3 * busy / 2 + max_wait);
         advance(Duration::from_millis(START_MS_MAX)).await;
-        assert!(fetches.page_came(&Arc::new(Progress::begin())));
+        assert!(fetches.page_received(&Arc::new(Progress::begin())));
         assert_eq!(waits(), Duration::from_millis(START_MS_MAX), "pages that never end");
     }
 }

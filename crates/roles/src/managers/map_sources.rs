@@ -54,13 +54,13 @@ impl MapSources {
     }
 
     /// One that has news is asked again, and else another.
-    pub(super) fn answered(&mut self, has_news: bool) {
+    pub(super) fn answered(&mut self, has_updates: bool) {
         if self.pause > Duration::from_millis(MANAGERS_PAUSE_MS_MIN) {
             tracing::info!("a manager responded");
         }
         (self.failures, self.is_answered) = (0, true);
         self.pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
-        if !has_news {
+        if !has_updates {
             self.turn = self.turn.wrapping_add(1);
         }
     }

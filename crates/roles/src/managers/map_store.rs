@@ -82,7 +82,7 @@ pub struct MapStore {
 struct Accepted {
     mark: Option<MapMark>,
     /// It is of this run, and not of the file.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl MapStore {
@@ -114,7 +114,7 @@ impl MapStore {
         // The release before may have run since.
         let before = mark_before(&*disk)?;
         let mark = mark.into_iter().chain(before).max_by_key(|mark| mark.version);
-        let accepted = Mutex::new(Accepted { mark, is_told: false });
+        let accepted = Mutex::new(Accepted { mark, is_reported: false });
         // The map in the file is older than the first map of this run.
         let kept = Versions::new(MapVersion(0));
         Ok(Arc::new(Self { disk, server, accepted, kept }))
@@ -141,14 +141,14 @@ impl MapStore {
         let Some(mark) = map.map_mark() else { return Ok(false) };
         if let Some(before) = &accepted.mark {
             // Answers of two managers may come in any order.
-            if accepted.is_told && mark.version <= before.version {
+            if accepted.is_reported && mark.version <= before.version {
                 return Ok(false);
             }
             if !before.is_reached_by(map) {
                 return Err(OlderMap { told: mark.version.0, kept: before.version.0 });
             }
         }
-        *accepted = Accepted { mark: Some(mark), is_told: true };
+        *accepted = Accepted { mark: Some(mark), is_reported: true };
         Ok(true)
     }
 

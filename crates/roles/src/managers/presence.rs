@@ -35,12 +35,12 @@ pub struct Run {
 /// Keeps telling the managers of a run. Dropped, it falls silent.
 pub struct Presence {
     asked: Arc<Notify>,
-    telling: JoinHandle<()>,
+    beats: JoinHandle<()>,
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.telling.abort();
+        self.beats.abort();
     }
 }
 
@@ -52,8 +52,8 @@ struct Place {
 
 impl Place {
     /// Notes that a run goes on. Returns the time at which the meta server spoke for it, unless that was a beat ago.
-    fn spoken_for(&self, boot: BootId, now: Instant) -> Option<Instant> {
-        let spoken = self.colocated.as_ref()?.goes_on(self.server, boot)?;
+    fn proxied_until(&self, boot: BootId, now: Instant) -> Option<Instant> {
+        let spoken = self.colocated.as_ref()?.alive_until(self.server, boot)?;
         (spoken + BEAT > now).then_some(spoken)
     }
 
@@ -89,8 +89,8 @@ impl Presence {
 
     fn begin(managers: Arc<dyn Managers>, run: Run, begins_anew: bool) -> Self {
         let asked = Arc::new(Notify::new());
-        let telling = tokio::spawn(tell(managers, run, begins_anew, asked.clone()));
-        Self { asked, telling }
+        let beats = tokio::spawn(send_beats(managers, run, begins_anew, asked.clone()));
+        Self { asked, beats }
     }
 
     /// The leading manager does not know this run (`ManagerMessage::WhoAreYou`): its map is newer than the one here.
@@ -101,10 +101,15 @@ impl Presence {
 
 fn say_started(managers: &dyn Managers, run: &Run) {
     let start = (run.boot, run.addresses.clone(), run.has.clone());
-    managers.say(ServerMessage::started(&managers.map(), run.server, start));
+    managers.send_message(ServerMessage::started(&managers.map(), run.server, start));
 }
 
-async fn tell(managers: Arc<dyn Managers>, mut run: Run, begins_anew: bool, asked: Arc<Notify>) {
+async fn send_beats(
+    managers: Arc<dyn Managers>,
+    mut run: Run,
+    begins_anew: bool,
+    asked: Arc<Notify>,
+) {
     let place = Place { server: run.server, colocated: managers.colocated() };
     let mut due = Instant::now();
     loop {
@@ -117,9 +122,9 @@ async fn tell(managers: Arc<dyn Managers>, mut run: Run, begins_anew: bool, aske
                     place.leave();
                 }
                 match naming {
-                    Naming::Named => match place.spoken_for(run.boot, now) {
+                    Naming::Named => match place.proxied_until(run.boot, now) {
                         Some(spoken) => due = spoken + BEAT,
-                        None => managers.say(ServerMessage::Heartbeat(run.boot)),
+                        None => managers.send_message(ServerMessage::Heartbeat(run.boot)),
                     },
                     Naming::Ended if begins_anew => {
                         let before = std::mem::replace(&mut run.boot, BootId(unique_u64()));
@@ -178,7 +183,7 @@ mod tests {
     #[derive(Default)]
     struct Obliging {
         map: Mutex<Topology>,
-        said: Notify,
+        message_sent: Notify,
         colocated: Option<Arc<Colocated>>,
     }
 
@@ -203,13 +208,13 @@ mod tests {
             Versions::new(MapVersion(0)).subscribe()
         }
 
-        fn told_of(&self, _: MapVersion) {}
+        fn note_newer_map(&self, _: MapVersion) {}
 
         fn propose(&self, _: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
             async { Err(NotProposed::NoLeader) }.boxed()
         }
 
-        fn say(&self, message: ServerMessage) {
+        fn send_message(&self, message: ServerMessage) {
             if let ServerMessage::Started(boot, addresses, has)
             | ServerMessage::StartedAfter { boot, addresses, has, .. } = message
             {
@@ -218,7 +223,7 @@ mod tests {
                     self.agree(Command::ServerStarted(ME, boot, addresses, has));
                 }
             }
-            self.said.notify_one();
+            self.message_sent.notify_one();
         }
 
         fn colocated(&self) -> Option<Arc<Colocated>> {
@@ -236,18 +241,18 @@ mod tests {
         let (boot, addresses_now) = (BootId(5), addresses.clone());
         let run = Run { server: ME, boot, addresses: addresses_now, has: Vec::new() };
         let _presence = Presence::of_manager(managers.clone(), run);
-        managers.said.notified().await;
+        managers.message_sent.notified().await;
         assert_eq!(managers.boot(), boot);
         let earlier = BootId(4);
         managers.agree(Command::ServerStarted(ME, earlier, addresses, Vec::new()));
-        managers.said.notified().await;
+        managers.message_sent.notified().await;
         assert!(![boot, earlier].contains(&managers.boot()), "{:?}", managers.boot());
         let is_up = managers.map().servers[&ME].state == ServerState::Up;
         assert!(is_up, "and it stays");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_for_which_another_speaks_is_silent_until_that_one_is() {
+    async fn a_server_covered_by_anothers_beats_sends_none() {
         let colocated = Arc::new(Colocated::default());
         let managers = Obliging { colocated: Some(colocated.clone()), ..Obliging::default() };
         let managers = Arc::new(managers);
@@ -256,19 +261,22 @@ mod tests {
         let (boot, addresses) = (BootId(5), vec!["d0:1".to_owned()]);
         let run = Run { server: ME, boot, addresses, has: Vec::new() };
         let presence = Presence::start(managers.clone(), run);
-        for said in ["that it has begun", "that it goes on"] {
-            assert!(timeout(2 * BEAT, managers.said.notified()).await.is_ok(), "it says {said}");
+        for message_sent in ["that it has begun", "that it goes on"] {
+            assert!(
+                timeout(2 * BEAT, managers.message_sent.notified()).await.is_ok(),
+                "it says {message_sent}"
+            );
         }
         for _ in 0..20 {
-            assert_eq!(colocated.speak(), [(ME, boot)]);
-            let said = timeout(2 * BEAT / 3, managers.said.notified()).await;
-            assert!(said.is_err(), "it was spoken for");
+            assert_eq!(colocated.beats_to_send(), [(ME, boot)]);
+            let message_sent = timeout(2 * BEAT / 3, managers.message_sent.notified()).await;
+            assert!(message_sent.is_err(), "it was spoken for");
         }
         let spoken = Instant::now() - 2 * BEAT / 3;
-        managers.said.notified().await;
+        managers.message_sent.notified().await;
         assert!(spoken.elapsed() <= BEAT + Duration::from_millis(2), "{:?}", spoken.elapsed());
         drop(presence);
         tokio::task::yield_now().await;
-        assert_eq!(colocated.speak(), [], "nobody speaks for a run that has ended");
+        assert_eq!(colocated.beats_to_send(), [], "nobody speaks for a run that has ended");
     }
 }

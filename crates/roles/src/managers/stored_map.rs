@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_map_has_golden_bytes_and_what_is_damaged_or_later_is_told() {
+    fn a_stored_map_has_golden_bytes_and_damage_is_distinguished_from_later_versions() {
         let settings = Settings {
             pg_count: 1,
             members: 1,

@@ -36,7 +36,7 @@ impl Versions {
     /// Shows one to all who wait. The latest never goes back.
     pub fn show(&self, version: MapVersion) {
         self.version.fetch_max(version.0, Ordering::SeqCst);
-        self.notifier.tell();
+        self.notifier.notify();
     }
 
     /// One that waits for the next.

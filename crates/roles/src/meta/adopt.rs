@@ -62,11 +62,11 @@ impl Meta {
 
     /// Runs the rows thread.
     pub(super) fn rows_loop(&self, cluster: &Cluster) {
-        let mut done = self.know_ledgers(cluster, &self.pg_ids().collect());
+        let mut done = self.derive_ledgers(cluster, &self.pg_ids().collect());
         while done.is_ok()
             && let Some(pgs) = cluster.adoption.take_unread()
         {
-            done = self.know_ledgers(cluster, &pgs);
+            done = self.derive_ledgers(cluster, &pgs);
         }
         if let Err(error) = done {
             self.fail_unread(&error);
@@ -74,7 +74,7 @@ impl Meta {
     }
 
     /// Reads the rows of the PGs among these whose ledger or counts are not known. PGs that waited for it go on.
-    fn know_ledgers(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
+    fn derive_ledgers(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
         let were_read = self.read_unknown(cluster, pgs)?;
         for &pg in pgs {
             if !has(Bug::ForgetsEarly) {
@@ -172,7 +172,7 @@ impl Meta {
         let volumes = told.take_if(|told| told.as_of <= cluster.managers.map().version)?;
         if !member.is_active_in(volumes.view) {
             // The volumes came again while its space was being derived: it serves by now, and may have new LVs.
-            self.heed_volumes(cluster, &mut member, volumes);
+            self.handle_volumes(cluster, &mut member, volumes);
             return None;
         }
         self.apply_all(&mut member);
@@ -217,8 +217,8 @@ impl Meta {
         for info in &lvs {
             member.view_state.note_lv(info);
         }
-        self.carry_out(&mut member);
-        self.look_who_is_away(cluster, &mut member);
+        self.perform(&mut member);
+        self.refresh_away(cluster, &mut member);
         cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
         tracing::debug!(%pg, %view, "serving a pg");
@@ -315,7 +315,7 @@ impl Member {
     fn adopt(&mut self, volumes: &Volumes) -> Result<Adopted, SpaceFault> {
         let Self { pg, out, .. } = self;
         let lvs = || volumes.lvs.iter().cloned();
-        if let Some(known) = pg.known_space(lvs()) {
+        if let Some(known) = pg.derive_space(lvs()) {
             pg.adopt_space(known?, out);
             return Ok(Adopted::Known);
         }

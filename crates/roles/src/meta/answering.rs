@@ -34,7 +34,7 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::batch::MessageBatch;
-use super::callers::{Asker, Caller, NOBODY, Scan, ScanCall, Wants, refuse};
+use super::callers::{Caller, NOBODY, Requester, Scan, ScanCall, Wants, refuse};
 use super::cluster::Cluster;
 use super::{Awaited, JournalCall, Member, Meta, MetaKind};
 use crate::blocking;
@@ -102,7 +102,7 @@ impl Handler<MetaService> for MetaHandler {
             }
             MetaCall::Kept { pgs, keys } => meta.serve_kept(cluster, pgs, keys, responder),
             MetaCall::TellPositions(told) => {
-                meta.serve_told_positions(cluster, from, &told, responder);
+                meta.serve_reported_positions(cluster, from, &told, responder);
             }
             MetaCall::Positions { pg, view, op, count, wait_ms } => {
                 let awaited = Awaited { op, count: count.into() };
@@ -117,21 +117,21 @@ impl Handler<MetaService> for MetaHandler {
         let (server, roles) = (from.subject.server, from.subject.roles);
         match message {
             MetaMessage::Peer(pg) if roles.has(ServerRole::Meta) => {
-                self.meta.hear_member(pg, server, &payload, None);
+                self.meta.receive_message(pg, server, &payload, None);
             }
             MetaMessage::Peers if roles.has(ServerRole::Meta) => {
-                self.meta.hear_members(server, &payload);
+                self.meta.receive_batch(server, &payload);
             }
             MetaMessage::Call { pg, view: _, call } if roles.has(ServerRole::Proxy) => {
-                self.meta.heed_call(pg, call);
+                self.meta.handle_call(pg, call);
             }
             MetaMessage::Floor { session, floor } if roles.has(ServerRole::Proxy) => {
                 let event = Event::Floor { session, floor };
-                self.meta.heed_session(cluster, server, session, &event);
+                self.meta.handle_session_event(cluster, server, session, &event);
             }
             MetaMessage::Finished { session, below, open } if roles.has(ServerRole::Proxy) => {
                 let event = Event::Finished { session, below, open: open.into() };
-                self.meta.heed_session(cluster, server, session, &event);
+                self.meta.handle_session_event(cluster, server, session, &event);
             }
             MetaMessage::Manager(message) if roles.has(ServerRole::Manager) => {
                 if let ManagerMessage::Leases { boot, sent_ms, .. } = message
@@ -139,7 +139,7 @@ impl Handler<MetaService> for MetaHandler {
                 {
                     cluster.granted(server, sent_ms);
                 }
-                self.meta.heed_manager(cluster, message);
+                self.meta.handle_manager_message(cluster, message);
             }
             other => {
                 tracing::warn!(%from, ?other, "refused a message that this server may not send")
@@ -219,12 +219,12 @@ impl Meta {
             // None of these has an answer: dropping the responder tells the caller so.
             return self.step(&mut member, Event::Call { token: NOBODY, call });
         }
-        self.ask_machine(&mut member, Wants::Answer(responder), call);
+        self.call_machine(&mut member, Wants::Answer(responder), call);
     }
 
-    pub(super) fn ask_machine(&self, member: &mut Member, wants: Wants, call: Call) {
-        let asker = Box::new(Asker { since: Instant::now(), wants });
-        let token = member.callers.insert(Caller::Apart(asker));
+    pub(super) fn call_machine(&self, member: &mut Member, wants: Wants, call: Call) {
+        let requester = Box::new(Requester { since: Instant::now(), wants });
+        let token = member.callers.insert(Caller::Apart(requester));
         self.step(member, Event::Call { token, call });
     }
 
@@ -294,7 +294,7 @@ impl Meta {
         }
         self.requests_by_kind.note(MetaKind::LookUpOpen);
         let call = Call::Read { bucket, key: key.clone() };
-        self.ask_machine(&mut member, Wants::Version(bucket, key, responder), call);
+        self.call_machine(&mut member, Wants::Version(bucket, key, responder), call);
     }
 
     /// Reads the key's version on the blocking pool. May be called under the PG's lock.
@@ -325,7 +325,7 @@ impl Meta {
             version.transpose().map_err(|error| error.to_string())
         });
         let mut member = self.lock(pg);
-        if !member.tells(view) {
+        if !member.accepts_reads(view) {
             return refuse(responder, Refusal::NotPrimary);
         }
         if let Ok(Some(VersionRow { body: Body::Chunk(chunk), .. })) = &found {
@@ -333,7 +333,7 @@ impl Meta {
         }
         drop(member);
         match found {
-            Ok(found) => self.tell_found(*bucket, found.map(Box::new), responder),
+            Ok(found) => self.send_found(*bucket, found.map(Box::new), responder),
             Err(error) => {
                 tracing::error!(%pg, %error, "a row of the index cannot be used");
                 refuse(responder, Refusal::IndexDamaged);
@@ -344,7 +344,7 @@ impl Meta {
     /// Answers with the version, or that there is none. Of a bucket that is being deleted or is gone it does not say the latter:
     /// the asker may have an old map, and the name may be another bucket's. A bucket that this map does not
     /// know is neither: each primary's map has a bucket, and the mark of its deletion, before the bucket is gone.
-    fn tell_found(
+    fn send_found(
         &self,
         bucket: BucketId,
         found: Option<Box<VersionRow>>,
@@ -357,7 +357,7 @@ impl Meta {
     }
 
     /// Sends a machine's answer to its caller in another process.
-    pub(super) fn reply_apart(&self, member: &Member, asker: Asker, answer: Answer) {
+    pub(super) fn reply_apart(&self, member: &Member, requester: Requester, answer: Answer) {
         let tells = !matches!(
             answer,
             Answer::Granted { .. }
@@ -370,13 +370,13 @@ impl Meta {
         } else {
             answer
         };
-        match (asker.wants, answer) {
+        match (requester.wants, answer) {
             (wants, Answer::Refused(refusal)) => wants.refuse(refusal),
             (Wants::Answer(responder), answer) => {
                 responder.answer(&MetaReply::Answered(answer), Bytes::new());
             }
             (Wants::Version(bucket, _, responder), Answer::Version(row)) => {
-                self.tell_found(bucket, row, responder);
+                self.send_found(bucket, row, responder);
             }
             (Wants::Version(bucket, key, responder), Answer::AskIndex) => {
                 let at = (member.pg.id(), member.pg.view());
@@ -392,15 +392,15 @@ impl Meta {
     }
 
     /// Takes messages of several groups from another server. The answers leave together, too.
-    fn hear_members(&self, from: ServerId, payload: &[u8]) {
+    fn receive_batch(&self, from: ServerId, payload: &[u8]) {
         if payload.len() > BATCH_BYTES_MAX {
             let bytes = payload.len();
             return tracing::error!(%from, bytes, "refused messages of a member that are too long: do all servers run one release?");
         }
-        let said = match decode::<Vec<(PgId, Bytes)>>("messages of a member", payload) {
-            Ok(said) if said.len() <= BATCH_MESSAGES_MAX => said,
-            Ok(said) => {
-                let count = said.len();
+        let sent = match decode::<Vec<(PgId, Bytes)>>("messages of a member", payload) {
+            Ok(sent) if sent.len() <= BATCH_MESSAGES_MAX => sent,
+            Ok(sent) => {
+                let count = sent.len();
                 return tracing::error!(%from, count, "refused a batch of too many messages: do all servers run one release?");
             }
             Err(error) => {
@@ -408,13 +408,13 @@ impl Meta {
             }
         };
         let mut together = self.together();
-        for (pg, payload) in said {
-            self.hear_member(pg, from, &payload, Some(&mut together));
+        for (pg, payload) in sent {
+            self.receive_message(pg, from, &payload, Some(&mut together));
         }
     }
 
     /// Takes a message of a member or a learner.
-    fn hear_member(
+    fn receive_message(
         &self,
         pg: PgId,
         from: ServerId,
@@ -456,7 +456,7 @@ impl Meta {
                 let follows = prev.seq <= member.pg.last().seq;
                 if !is_behind || follows {
                     let takes =
-                        member.view_state.turns.takes(Instant::now(), is_behind, entries.len());
+                        member.view_state.quota.takes(Instant::now(), is_behind, entries.len());
                     entries.truncate(takes);
                     return Some(PeerMessage::Append { view, prev, entries, commit });
                 }
@@ -467,7 +467,7 @@ impl Meta {
     }
 
     /// Takes a proxy's statement about an op, which holds in every view and has no answer.
-    fn heed_call(&self, pg: PgId, call: Call) {
+    fn handle_call(&self, pg: PgId, call: Call) {
         self.requests_by_kind.note_call(&call);
         if !call.is_word() {
             return tracing::warn!(%pg, ?call, "refused a call that must be sent as a request");
@@ -480,7 +480,13 @@ impl Meta {
     }
 
     /// Takes a proxy's statement about its finished requests, if the session is its own.
-    fn heed_session(&self, cluster: &Cluster, from: ServerId, session: SessionId, event: &Event) {
+    fn handle_session_event(
+        &self,
+        cluster: &Cluster,
+        from: ServerId,
+        session: SessionId,
+        event: &Event,
+    ) {
         let map = cluster.managers.map();
         if map.sessions.get(&session).is_none_or(|record| record.server != from) {
             return tracing::debug!(%from, ?session, "refused a message about another proxy's session");

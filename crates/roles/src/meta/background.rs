@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::cluster::Cluster;
 use super::rate::Rate;
 use super::{Meta, OtherRoles};
-use crate::limits::{LOAD_LOOK, LOAD_PATIENCE};
+use crate::limits::{LOAD_CHECK_INTERVAL, LOAD_TIMEOUT};
 use crate::progress::BackgroundStatus;
 use crate::wire::{DataCall, DataReply};
 
@@ -189,7 +189,7 @@ impl Background {
 pub(super) async fn watch(meta: Weak<Meta>, background: Arc<Background>) {
     let mut looked = Instant::now();
     loop {
-        sleep_until(looked + LOAD_LOOK).await;
+        sleep_until(looked + LOAD_CHECK_INTERVAL).await;
         let seconds = looked.elapsed().as_secs_f64();
         looked = Instant::now();
         background.note_rate(seconds);
@@ -233,8 +233,8 @@ impl Cluster {
     /// Clients' requests under way at a data server. A server that does not answer counts as having many.
     async fn load(&self, server: ServerId) -> u32 {
         let Some(peer) = self.data.of(&self.managers.map(), server) else { return 0 };
-        let asked = peer.call(&DataCall::Load, Bytes::new(), Instant::now() + LOAD_PATIENCE);
-        match timeout(LOAD_PATIENCE, asked).await {
+        let asked = peer.call(&DataCall::Load, Bytes::new(), Instant::now() + LOAD_TIMEOUT);
+        match timeout(LOAD_TIMEOUT, asked).await {
             Ok(Ok((DataReply::Load(clients), _))) => clients,
             answer => {
                 tracing::debug!(%server, ?answer, "a data server did not report its background work");

@@ -45,7 +45,7 @@ pub(super) struct MessageBatch<'a> {
     /// The time at which the first of them was gathered.
     since: Option<Instant>,
     /// Kept to reuse its memory.
-    said: SentMessages,
+    sent: SentMessages,
 }
 
 impl Meta {
@@ -53,7 +53,7 @@ impl Meta {
     pub(super) fn together(&self) -> MessageBatch<'_> {
         let knows = |it: &&Cluster| it.managers.map().cluster_version >= PROTOCOL_BATCHES;
         let cluster = self.cluster().filter(knows);
-        MessageBatch { cluster, to: BTreeMap::new(), since: None, said: SentMessages::new() }
+        MessageBatch { cluster, to: BTreeMap::new(), since: None, sent: SentMessages::new() }
     }
 
     /// The number of frames with messages of several groups, and of the messages in them.
@@ -68,23 +68,23 @@ impl MessageBatch<'_> {
     /// Runs `does` with a member, and gathers the messages that it sends.
     pub(super) fn with(&mut self, member: &mut Member, does: impl FnOnce(&mut Member)) {
         let Some(cluster) = self.cluster else { return does(member) };
-        debug_assert!(member.said.is_none(), "a member is stepped by one thread");
-        member.said = Some(take(&mut self.said));
+        debug_assert!(member.sent.is_none(), "a member is stepped by one thread");
+        member.sent = Some(take(&mut self.sent));
         does(member);
-        let Some(mut said) = member.said.take() else { return };
-        if said.is_empty() {
-            self.said = said;
+        let Some(mut sent) = member.sent.take() else { return };
+        if sent.is_empty() {
+            self.sent = sent;
             return;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        for (to, message) in said.drain(..) {
+        for (to, message) in sent.drain(..) {
             let gathered = self.to.entry(to).or_default();
             gathered.push((member.pg.id(), encode(&message).into()));
             if gathered.len() >= BATCH_SENT_MAX {
-                cluster.say_all(to, take(gathered));
+                cluster.send_batch(to, take(gathered));
             }
         }
-        self.said = said;
+        self.sent = sent;
         if since.elapsed() > BATCH_AGE_MAX {
             self.leave();
         }
@@ -95,7 +95,7 @@ impl MessageBatch<'_> {
         self.since = None;
         let Some(cluster) = self.cluster else { return };
         for (to, messages) in &mut self.to {
-            cluster.say_all(*to, take(messages));
+            cluster.send_batch(*to, take(messages));
         }
     }
 }

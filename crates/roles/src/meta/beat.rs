@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::tick::Reaps;
 use super::{Member, Meta};
-use crate::limits::{SESSION_LOOKS, TICK_MS, TICKS_PER_LOOK};
+use crate::limits::{SESSION_CHECKS, TICK_MS, TICKS_PER_CHECK};
 use crate::wire::Beat as BeatMessage;
 
 /// Milliseconds between two beats, less half a tick: beats happen at ticks, which are never quite on time.
@@ -41,7 +41,7 @@ impl Beat {
 
 impl Meta {
     /// Tells a PG of which copies come or go whose servers are away, by the newest map.
-    pub(super) fn look_who_is_away(&self, cluster: &Cluster, member: &mut Member) {
+    pub(super) fn refresh_away(&self, cluster: &Cluster, member: &mut Member) {
         let lvs = member.pg.lvs_changing();
         if lvs.is_empty() {
             return;
@@ -60,7 +60,7 @@ impl Meta {
         let mut together = self.together();
         let mut time = self.clock.now();
         for pg in self.pg_ids() {
-            if pg.0.is_multiple_of(TICKS_PER_LOOK) {
+            if pg.0.is_multiple_of(TICKS_PER_CHECK) {
                 time = self.clock.now();
                 if beat.is_due(time.steady_ms) {
                     together.leave();
@@ -82,13 +82,13 @@ impl Meta {
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
             member.drop_overdue(now);
-            self.say_again(cluster, &member);
-            self.look_who_is_away(cluster, &mut member);
+            self.resend_state(cluster, &member);
+            self.refresh_away(cluster, &mut member);
         }
         let made = self.rebuild.bytes.get();
-        self.rebuild.order.say(cluster, made, self.background.bytes_per_s());
+        self.rebuild.order.send_message(cluster, made, self.background.bytes_per_s());
         cluster.say_started();
-        self.look_for_ended_sessions(cluster);
+        self.find_ended_sessions(cluster);
     }
 
     /// Asks for leases of the views that this server leads. Managers take one at once that is asked for soon.
@@ -106,26 +106,26 @@ impl Meta {
         cluster.managers.beat(BeatMessage { boot, sent_ms, led, heard_by, beside });
     }
 
-    fn say_again(&self, cluster: &Cluster, member: &Member) {
+    fn resend_state(&self, cluster: &Cluster, member: &Member) {
         if member.pg.role() == Role::Active && !member.view_state.contradicts {
-            cluster.say_active(member.pg.id(), member.pg.view());
+            cluster.report_active(member.pg.id(), member.pg.view());
         }
         if member.view_state.needs_lv {
-            cluster.say_needs_lv(member);
+            cluster.request_lv(member);
         }
         if member.pg.is_odd() {
-            cluster.say_lacks(member.pg.id(), member.pg.view());
+            cluster.report_lacking(member.pg.id(), member.pg.view());
         }
         let unheard: Vec<ServerId> = member.pg.unheard().collect();
         if !unheard.is_empty() {
-            cluster.say_unheard(member.pg.id(), member.pg.view(), unheard);
+            cluster.report_unresponsive(member.pg.id(), member.pg.view(), unheard);
         }
     }
 
     /// Ends sessions that the map has as closed: the manager's message about it may be lost, and the map keeps it for a long
-    /// time. At a start, and every [`SESSION_LOOKS`] beats, it also ends sessions that were closed before and that some group
+    /// time. At a start, and every [`SESSION_CHECKS`] beats, it also ends sessions that were closed before and that some group
     /// remembers, since their ops may come late from other members.
-    fn look_for_ended_sessions(&self, cluster: &Cluster) {
+    fn find_ended_sessions(&self, cluster: &Cluster) {
         let map = cluster.managers.map();
         let mut seen = cluster.sessions_seen.lock();
         let (through, looks) = *seen;
@@ -133,7 +133,7 @@ impl Meta {
         drop(seen);
         let from = (MapVersion(through.0 + 1), SessionId(0));
         let mut ended: BTreeSet<SessionId> = map.closed.range(from..).map(|(_, it)| *it).collect();
-        if looks.is_multiple_of(SESSION_LOOKS) {
+        if looks.is_multiple_of(SESSION_CHECKS) {
             let closed: BTreeSet<SessionId> = map.closed.iter().map(|(_, it)| *it).collect();
             for pg in self.pg_ids() {
                 let member = self.lock(pg);
@@ -155,7 +155,7 @@ mod tests {
         let mut beat = Beat::default();
         assert!(beat.is_due(0), "the first is due");
         // Ticks of 256 groups that take 400 ms in place of 100: a look before every so many.
-        let looks = (0..40 * 256).step_by(TICKS_PER_LOOK as usize).map(|look| look * 400 / 256);
+        let looks = (0..40 * 256).step_by(TICKS_PER_CHECK as usize).map(|look| look * 400 / 256);
         let beats: Vec<u64> = looks.filter(|ms| beat.is_due(*ms)).collect();
         let (first, last) = (beats[0], beats[beats.len() - 1]);
         assert!(first <= SERVER_BEAT_MS && last > 15_000, "{beats:?}");

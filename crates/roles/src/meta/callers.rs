@@ -24,11 +24,11 @@ pub(super) enum Caller {
     /// A task of this process.
     Here(Arc<Ticket>),
     /// Another process.
-    Apart(Box<Asker>),
+    Apart(Box<Requester>),
 }
 
 /// A caller at the other end of a connection.
-pub(super) struct Asker {
+pub(super) struct Requester {
     pub(super) since: Instant,
     pub(super) wants: Wants,
 }
@@ -201,16 +201,16 @@ impl Callers {
     }
 
     /// Ends the calls of other processes for which `ends` returns true.
-    pub(super) fn take_apart(&mut self, ends: impl Fn(&Asker) -> bool) -> Vec<Asker> {
+    pub(super) fn take_apart(&mut self, ends: impl Fn(&Requester) -> bool) -> Vec<Requester> {
         let mut taken = Vec::new();
         for (at, slot) in (0..).zip(&mut self.slots) {
             let caller = slot.caller.take_if(|caller| match caller {
                 Caller::Here(_) => false,
-                Caller::Apart(asker) => ends(asker),
+                Caller::Apart(requester) => ends(requester),
             });
-            if let Some(Caller::Apart(asker)) = caller {
+            if let Some(Caller::Apart(requester)) = caller {
                 self.free.push(at);
-                taken.push(*asker);
+                taken.push(*requester);
             }
         }
         taken
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_comes_late_finds_nobody() {
+    fn a_late_reply_is_dropped() {
         let mut callers = Callers::default();
         let here = || Caller::Here(Arc::default());
         let first = callers.insert(here());

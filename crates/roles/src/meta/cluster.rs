@@ -103,7 +103,7 @@ impl Cluster {
         if self.managers.map().version >= map {
             return self.adoption.adopt(pg);
         }
-        self.managers.told_of(map);
+        self.managers.note_newer_map(map);
         let (mut versions, meta) = (self.managers.versions(), self.meta.get().cloned());
         self.runtime.spawn(async move {
             let known = versions.reaches(map);
@@ -123,7 +123,7 @@ impl Cluster {
             if let Some(meta) = meta.as_ref().and_then(Weak::upgrade)
                 && let Some(cluster) = meta.cluster()
             {
-                meta.heed_manager(cluster, order);
+                meta.handle_manager_message(cluster, order);
             }
         });
     }
@@ -142,27 +142,27 @@ impl Cluster {
         });
         if !is_named {
             let start = (self.boot, self.addresses.clone(), self.had.clone());
-            self.managers.say(ServerMessage::started(&map, self.me, start));
+            self.managers.send_message(ServerMessage::started(&map, self.me, start));
         }
     }
 
-    pub(super) fn say_active(&self, pg: PgId, view: View) {
-        self.managers.say(ServerMessage::Active(self.boot, pg, view));
+    pub(super) fn report_active(&self, pg: PgId, view: View) {
+        self.managers.send_message(ServerMessage::Active(self.boot, pg, view));
     }
 
-    pub(super) fn say_needs_lv(&self, member: &Member) {
+    pub(super) fn request_lv(&self, member: &Member) {
         let (pg, has) = (&member.pg, member.view_state.places.len());
-        self.managers.say(ServerMessage::need_lv(pg.id(), pg.view(), has, pg.has_most()));
+        self.managers.send_message(ServerMessage::need_lv(pg.id(), pg.view(), has, pg.has_most()));
     }
 
     /// Reports that this member's rows differ from those of the others.
-    pub(super) fn say_lacks(&self, pg: PgId, view: View) {
-        self.managers.say(ServerMessage::Lacks(self.boot, pg, view));
+    pub(super) fn report_lacking(&self, pg: PgId, view: View) {
+        self.managers.send_message(ServerMessage::Lacks(self.boot, pg, view));
     }
 
-    pub(super) fn say_unheard(&self, pg: PgId, view: View, members: Vec<ServerId>) {
+    pub(super) fn report_unresponsive(&self, pg: PgId, view: View, members: Vec<ServerId>) {
         tracing::debug!(%pg, %view, ?members, "members of the view are silent");
-        self.managers.say(ServerMessage::Unheard(self.boot, pg, view, members));
+        self.managers.send_message(ServerMessage::Unheard(self.boot, pg, view, members));
     }
 
     pub(super) fn renew_soon(&self) {
@@ -184,8 +184,8 @@ impl Cluster {
     }
 
     /// Sends messages of several groups to one server.
-    pub(super) fn say_all(&self, to: ServerId, mut messages: Vec<(PgId, Bytes)>) {
-        let said = match messages.len() {
+    pub(super) fn send_batch(&self, to: ServerId, mut messages: Vec<(PgId, Bytes)>) {
+        let sent = match messages.len() {
             0 => return,
             1 => messages.pop().map(|(pg, payload)| (MetaMessage::Peer(pg), payload)),
             count => {
@@ -195,7 +195,7 @@ impl Cluster {
             }
         };
         let peer = self.metas.of(&self.managers.map(), to);
-        if let (Some(peer), Some((message, payload))) = (peer, said)
+        if let (Some(peer), Some((message, payload))) = (peer, sent)
             && let Err(error) = peer.send(&message, payload)
         {
             tracing::trace!(%to, %error, "messages to a member are lost");

@@ -223,7 +223,7 @@ impl Here {
             // The waiting caller is gone only with the server.
             let _gone = told.send(result);
         };
-        self.data.carry_out(action, to.chunk.len as usize, Box::new(then));
+        self.data.perform(action, to.chunk.len as usize, Box::new(then));
         match heard.await {
             Ok(Ok(Answer::Written)) => true,
             outcome => {

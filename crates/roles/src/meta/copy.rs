@@ -26,8 +26,8 @@ use tokio::time::Instant;
 use super::background::Background;
 use super::cluster::Cluster;
 use crate::limits::{
-    COPY_LATE_MS, COPY_PATIENCE_MS, PROTOCOL_COPIES, READ_PATIENCE_MS, READ_PIECE_BYTES,
-    WRITE_PATIENCE_MS,
+    COPY_LATE_MS, COPY_TIMEOUT_MS, PROTOCOL_COPIES, READ_PIECE_BYTES, READ_TIMEOUT_MS,
+    WRITE_TIMEOUT_MS,
 };
 use crate::managers::down;
 use crate::wire::{CopyEnd, CopyOrder, DataCall, DataReply, DataService};
@@ -77,7 +77,7 @@ impl Cluster {
     ) -> Copied {
         let Refill { chunk, from, to, grant, .. } = refill;
         // The first holder is nearly always the only one that is asked.
-        let holder = in_turn(places, (*from, *to), chunk).into_iter().take(1);
+        let holder = in_order(places, (*from, *to), chunk).into_iter().take(1);
         let _at_work = background.at_work(holder.chain(places.get(*to).copied()).collect());
         if self.data_servers_copy() {
             return self.have_copied(places, (*from, *to), chunk, (*grant, &chunk.extents)).await;
@@ -136,14 +136,14 @@ impl Cluster {
         }
         let order = CopyOrder {
             chunk: chunk.clone(),
-            holders: in_turn(places, (from, to), chunk),
+            holders: in_order(places, (from, to), chunk),
             grant,
             extents: extents.to_vec(),
-            patience_ms: COPY_PATIENCE_MS as u32,
+            patience_ms: COPY_TIMEOUT_MS as u32,
         };
         let call = DataCall::Copy(Box::new(order));
         let asked = Instant::now();
-        let deadline = asked + Duration::from_millis(COPY_PATIENCE_MS);
+        let deadline = asked + Duration::from_millis(COPY_TIMEOUT_MS);
         let answered = tokio::select! {
             biased;
             answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
@@ -194,7 +194,7 @@ impl Cluster {
         let Some((server, peer)) = self.replica(places, replica) else { return false };
         let call =
             DataCall::Write { lv, grant, extents: extents.to_vec(), len: bytes.len() as u32 };
-        let deadline = Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS);
+        let deadline = Instant::now() + Duration::from_millis(WRITE_TIMEOUT_MS);
         let answered = tokio::select! {
             biased;
             answered = peer.call(&call, bytes, deadline) => answered,
@@ -244,7 +244,7 @@ impl Cluster {
         let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
         for replica in from.iter() {
             let Some((server, peer)) = self.replica(places, replica) else { continue };
-            let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
+            let deadline = Instant::now() + Duration::from_millis(READ_TIMEOUT_MS);
             let answered = tokio::select! {
                 biased;
                 answered = peer.call(&call, Bytes::new(), deadline) => answered,
@@ -279,7 +279,7 @@ fn servers(places: &Places, replicas: Holders) -> Vec<ServerId> {
 
 /// Data servers in the order in which the maker of a copy asks them. The maker itself comes first if it holds the chunk, as
 /// nothing crosses the network then. The chunk decides which of the others comes first, so that all give about as much.
-fn in_turn(places: &Places, (from, to): (Holders, usize), chunk: &Chunk) -> Vec<ServerId> {
+fn in_order(places: &Places, (from, to): (Holders, usize), chunk: &Chunk) -> Vec<ServerId> {
     let mut others: Vec<usize> = from.iter().filter(|replica| *replica != to).collect();
     if !others.is_empty() {
         let first = chunk.grant.op.seq.0 % others.len() as u64;
@@ -304,11 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn holders_are_asked_by_turns_and_the_maker_asks_itself_first() {
+    fn sources_take_turns_and_the_local_one_is_first() {
         let places: Places = [10, 11, 12].map(ServerId).to_vec();
         let all = Holders::default().with(0).with(1).with(2);
         let asked = |from, to, seq| {
-            in_turn(&places, (from, to), &chunk(seq)).into_iter().map(|it| it.0).collect::<Vec<_>>()
+            in_order(&places, (from, to), &chunk(seq))
+                .into_iter()
+                .map(|it| it.0)
+                .collect::<Vec<_>>()
         };
         let two = Holders::default().with(0).with(2);
         assert_eq!(asked(two, 1, 4), [10, 12]);

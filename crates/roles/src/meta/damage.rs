@@ -99,7 +99,7 @@ impl Meta {
             self.damage.is_known.store(true, Ordering::Release);
             known.insert(found).clone()
         };
-        tell(&found);
+        notify(&found);
         let bytes = summed::encode_file(&found);
         if let Err(error) = replace_file(&*here.disk, "", INDEX_DAMAGE_FILE, &bytes) {
             tracing::warn!(%error, "that the index is damaged is not kept: the next start finds it again");
@@ -143,7 +143,7 @@ impl Meta {
 }
 
 /// Tells of damage in the log, once a run.
-pub(super) fn tell(damage: &IndexDamage) {
+pub(super) fn notify(damage: &IndexDamage) {
     let IndexDamage { since_ms, reason } = damage;
     tracing::error!(
         since_ms, %reason,

@@ -33,7 +33,9 @@ use super::cluster::Cluster;
 use super::index::index_error;
 use super::{Meta, OtherRoles};
 use crate::blocking;
-use crate::limits::{DIFFERING_TOLD_MAX, DIGEST_LOOK, DIGEST_PIECE_BYTES, DIGESTS_MAX};
+use crate::limits::{
+    DIFFERING_REPORTED_MAX, DIGEST_CHECK_INTERVAL, DIGEST_PIECE_BYTES, DIGESTS_MAX,
+};
 use crate::progress::DigestsStatus;
 
 /// The state of a server's comparisons.
@@ -74,12 +76,12 @@ pub(super) async fn run(meta: Weak<Meta>, period: Duration) {
         let comparisons = Comparisons::new(period.as_millis() as u64, first);
         *meta.digests.comparisons.lock() = Some(comparisons);
     }
-    let look = DIGEST_LOOK.min(period / 64);
+    let look = DIGEST_CHECK_INTERVAL.min(period / 64);
     loop {
         sleep_until(Instant::now() + look).await;
         let Some(meta) = meta.upgrade().filter(|meta| !meta.is_stopping()) else { return };
         if let OtherRoles::Apart(cluster) = &meta.other_roles {
-            meta.look_for_ended();
+            meta.end_finished_comparisons();
             meta.begin_comparison(cluster);
         }
     }
@@ -87,7 +89,7 @@ pub(super) async fn run(meta: Weak<Meta>, period: Duration) {
 
 impl Meta {
     /// Ends the comparison under way if its view is over: the machine reports no outcome then.
-    fn look_for_ended(&self) {
+    fn end_finished_comparisons(&self) {
         let under_way = self.digests.with(|_, it| it.under_way()).flatten();
         if let Some((pg, at)) = under_way
             && self.lock(pg).pg.comparing() != Some(at)
@@ -190,7 +192,11 @@ impl Meta {
                 found_unclear: outcomes.unclear,
                 void: outcomes.void,
                 differing: it.differing().count() as u64,
-                differing_groups: it.differing().take(DIFFERING_TOLD_MAX).map(|pg| pg.0).collect(),
+                differing_groups: it
+                    .differing()
+                    .take(DIFFERING_REPORTED_MAX)
+                    .map(|pg| pg.0)
+                    .collect(),
             }
         })
     }

@@ -23,34 +23,36 @@ use crate::wire::{DataCall, DataReply, DataService};
 
 impl Meta {
     /// Carries out an effect that concerns other servers.
-    pub(super) fn ask_apart(&self, cluster: &Cluster, member: &mut Member, effect: Effect) {
+    pub(super) fn send_apart(&self, cluster: &Cluster, member: &mut Member, effect: Effect) {
         let pg = member.pg.id();
         match effect {
-            Effect::Send { to, message } => match &mut member.said {
-                Some(said) if may_wait(&message) => said.push((to, message)),
+            Effect::Send { to, message } => match &mut member.sent {
+                Some(sent) if may_wait(&message) => sent.push((to, message)),
                 _ => cluster.send(pg, to, message),
             },
-            Effect::Data { lv, replica, request } => cluster.ask_data(member, lv, replica, request),
+            Effect::Data { lv, replica, request } => {
+                cluster.request_data(member, lv, replica, request)
+            }
             Effect::NeedLv => {
                 member.view_state.needs_lv = true;
-                cluster.say_needs_lv(member);
+                cluster.request_lv(member);
             }
             Effect::Rebuilt { lv, replica, disk } => {
                 tracing::info!(%pg, %lv, replica, "a replica was rebuilt");
-                cluster.managers.say(ServerMessage::Rebuilt(lv, replica as u8, disk));
+                cluster.managers.send_message(ServerMessage::Rebuilt(lv, replica as u8, disk));
             }
             Effect::Vacated { lv, replica, order } => {
                 tracing::info!(%pg, %lv, replica, "a replica was vacated");
                 let view = member.pg.view();
                 let message = ServerMessage::Vacated(lv, replica as u8, view, order);
-                cluster.managers.say(message);
+                cluster.managers.send_message(message);
             }
             Effect::ViewActive(view) => {
                 tracing::debug!(%pg, %view, "a view became active");
-                cluster.say_active(pg, view);
+                cluster.report_active(pg, view);
             }
             Effect::CaughtUp { view, learner } => {
-                cluster.managers.say(ServerMessage::CaughtUp(pg, view, learner));
+                cluster.managers.send_message(ServerMessage::CaughtUp(pg, view, learner));
             }
             Effect::Snapshot { to, at } => self.keep_snapshot(member, to, at),
             Effect::SnapshotRows { to, at, after } => {
@@ -61,7 +63,7 @@ impl Meta {
             }
             Effect::Digest { at } => self.begin_sum(cluster, pg, at),
             Effect::Compared { at, outcome, sums } => self.compared(pg, at, outcome, &sums),
-            Effect::FlushIndex(flush) => self.flush.ask_for(pg, flush),
+            Effect::FlushIndex(flush) => self.flush.request_flush_of(pg, flush),
             effect => unreachable!("pg {pg}: carried out before: {effect:?}"),
         }
     }
@@ -78,7 +80,7 @@ impl Meta {
 
 /// Asks a data server until it answers; one that cannot be reached for [`DATA_REACH_MAX`] has failed. All requests are
 /// idempotent.
-async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAnswer {
+async fn call_data(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAnswer {
     let begun = Instant::now();
     let call = DataCall::Pg { lv, request };
     loop {
@@ -100,7 +102,7 @@ async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAn
 }
 
 impl Cluster {
-    fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
+    fn request_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
         let (pg, view) = (member.pg.id(), member.pg.view());
         let server = member.view_state.place(lv, replica);
         debug_assert!(
@@ -115,7 +117,7 @@ impl Cluster {
             let answer = match peer {
                 Some((server, peer)) => tokio::select! {
                     biased;
-                    answer = ask(&peer, lv, request) => answer,
+                    answer = call_data(&peer, lv, request) => answer,
                     () = down(&*managers, server) => DataAnswer::Failed,
                 },
                 None => DataAnswer::Failed,

@@ -60,7 +60,7 @@ impl LiveBuckets {
     }
 
     /// Returns true if the map has or had this bucket: ids are given in order.
-    fn has_heard_of(&self, bucket: BucketId) -> bool {
+    fn is_aware_of(&self, bucket: BucketId) -> bool {
         bucket <= self.managers.map().next.bucket
     }
 }
@@ -90,8 +90,8 @@ impl IndexPort {
     pub(super) fn is_ended(&self, bucket: BucketId) -> bool {
         match &self.buckets {
             Buckets::Here(_) => false,
-            Buckets::Apart(_) if has(Bug::ShowsGoneBuckets) => false,
-            Buckets::Apart(live) => live.epoch(bucket).is_none() && live.has_heard_of(bucket),
+            Buckets::Apart(_) if has(Bug::ShowsDeletedBuckets) => false,
+            Buckets::Apart(live) => live.epoch(bucket).is_none() && live.is_aware_of(bucket),
         }
     }
 

@@ -43,7 +43,7 @@ use super::index::index_error;
 use crate::blocking;
 use crate::limits::{
     JOURNAL_BYTES_MAX, JOURNAL_SETTLE_MS, JOURNAL_WAITS_MAX, JOURNALS_MAX, MAP_LAG_MAX,
-    REGION_LEFT_COUNTED_MAX, REGION_NEWS_MS, REGION_QUIET_OPS,
+    REGION_LEFT_COUNTED_MAX, REGION_QUIET_OPS, REGION_UPDATE_MS,
 };
 use crate::ticket::{Settled, Ticket};
 use crate::wire::{JournalReply, JournalShown, MetaReply, MetaService};
@@ -88,7 +88,7 @@ pub(crate) struct JournalCall {
 }
 
 impl JournalShown {
-    fn has_news(&self) -> bool {
+    fn has_updates(&self) -> bool {
         self.told.as_ref().map_or(true, |batch| !batch.ids.is_empty() || batch.left.0 > 0)
     }
 }
@@ -136,7 +136,7 @@ impl Meta {
             let form = || IndexError(format!("row {} has no such form", row.escape_ascii()));
             let (_, op) = rows::parse_outcome(row).ok_or_else(form)?;
             let id = JournalRow::decode(value).map_err(|error| IndexError(error.to_string()))?;
-            let id = key_rows::told_id(id);
+            let id = key_rows::journal_row_id(id);
             counted += 1;
             if batch.left.0 == 0 && batch.ids.len() < ids_max && bytes < bytes_max {
                 bytes += row.len() + value.len();
@@ -252,8 +252,8 @@ impl Meta {
         responder: Responder<MetaService>,
     ) {
         let asked: Vec<PgId> = call.pgs.iter().map(|(pg, ..)| *pg).collect();
-        let until = Instant::now() + call.wait.min(Duration::from_millis(REGION_NEWS_MS));
-        call.pgs.retain(|&(pg, view, _)| self.lock(pg).tells(view));
+        let until = Instant::now() + call.wait.min(Duration::from_millis(REGION_UPDATE_MS));
+        call.pgs.retain(|&(pg, view, _)| self.lock(pg).accepts_reads(view));
         if call.settled {
             let settling = call.pgs.iter().map(|(pg, ..)| self.settles(*pg));
             let settled = futures::future::join_all(settling).await;
@@ -267,7 +267,8 @@ impl Meta {
             let (meta, asking) = (self.clone(), call.clone());
             let read = blocking::run(move || {
                 let now = meta.journals_now(&asking)?;
-                let views = asking.pgs.iter().map(|&(pg, view, _)| meta.lock(pg).tells(view));
+                let views =
+                    asking.pgs.iter().map(|&(pg, view, _)| meta.lock(pg).accepts_reads(view));
                 let told =
                     now.into_iter().zip(views).filter_map(|(now, tells)| tells.then_some(now));
                 Ok::<BTreeMap<_, _>, IndexError>(told.collect())
@@ -280,7 +281,8 @@ impl Meta {
                 }
                 Err(_panicked) => return,
             };
-            let is_news = shown.len() < asked.len() || shown.values().any(JournalShown::has_news);
+            let is_news =
+                shown.len() < asked.len() || shown.values().any(JournalShown::has_updates);
             // A request that may not wait is answered at once.
             if !is_news
                 && place.is_ok()

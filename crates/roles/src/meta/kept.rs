@@ -88,7 +88,8 @@ impl Meta {
                 break;
             }
             let rows = self.rows_of(*bucket, key);
-            let tells = view.is_some_and(|view| self.lock(self.pg_of(*bucket, key)).tells(view));
+            let tells =
+                view.is_some_and(|view| self.lock(self.pg_of(*bucket, key)).accepts_reads(view));
             kept.push(match rows {
                 _ if !tells => KeyReply::NotNow,
                 Ok((version, tombstone)) if *settled => {

@@ -93,7 +93,7 @@ struct LogState {
     /// The log thread has a turn due.
     urgent: bool,
     /// The last record is a mark that all records before it are synced.
-    vouched: bool,
+    has_commit_mark: bool,
     stopped: bool,
     /// Highest op of each PG in each segment, oldest segment first.
     segments: Vec<Segment>,
@@ -117,7 +117,7 @@ impl LogState {
     /// Appends an op.
     fn place(&mut self, id: OpId, record: &Record<'_>) -> Result<(), LogError> {
         let (pg, end) = (record.pg, self.appender.append(record)?);
-        self.vouched = false;
+        self.has_commit_mark = false;
         self.note(pg, id.seq, end, self.segment_bytes);
         let before = std::mem::replace(&mut self.last[pg.0 as usize], id);
         if before == OpId::default() {
@@ -151,7 +151,7 @@ impl LogState {
     ///
     /// # Errors
     /// [`LogError::Full`] if an op waits for room that the disk does not have.
-    fn note_room(&mut self, progress: Progress) -> Result<(), LogError> {
+    fn note_free_space(&mut self, progress: Progress) -> Result<(), LogError> {
         self.appender.note(progress);
         match self.place_deferred() {
             Ok(()) | Err(LogError::Busy) => {}
@@ -190,7 +190,7 @@ impl Log {
             last: vec![OpId::default(); pg_count],
             touched: Vec::new(),
             urgent: false,
-            vouched: true,
+            has_commit_mark: true,
             stopped: false,
             segments: Vec::new(),
         };
@@ -246,7 +246,7 @@ impl Log {
         let mut state = self.state.lock();
         let seeks_room = state.appender.is_full();
         if state.touched.is_empty() {
-            if state.vouched || state.waiting_bytes() > 0 {
+            if state.has_commit_mark || state.waiting_bytes() > 0 {
                 if !seeks_room {
                     return Ok(());
                 }
@@ -257,7 +257,7 @@ impl Log {
                     Err(LogError::Busy) => return Ok(()),
                     marked => {
                         marked?;
-                        state.vouched = true;
+                        state.has_commit_mark = true;
                     }
                 }
             }
@@ -421,7 +421,7 @@ impl Meta {
             writer.free_below(Lsn(free_below))?;
         }
         let progress = writer.prepare()?;
-        log.state.lock().note_room(progress)?;
+        log.state.lock().note_free_space(progress)?;
         log.disk_bytes.store(writer.disk_bytes(), Ordering::Relaxed);
         Ok(true)
     }

@@ -50,7 +50,7 @@ impl FlushSignal {
     }
 
     /// Asks for a flush that a PG waits for, in place of an earlier one.
-    pub(super) fn ask_for(&self, pg: PgId, flush: u64) {
+    pub(super) fn request_flush_of(&self, pg: PgId, flush: u64) {
         self.state.lock().awaited.insert(pg, flush);
         self.ask();
     }
@@ -125,17 +125,17 @@ impl Meta {
             self.flush.let_go();
             self.index.measure();
             let may_change = !self.is_read_only();
-            reaps.may_begin = may_change && self.all_know(PROTOCOL_STEPS);
-            reaps.may_coalesce = may_change && self.all_know(PROTOCOL_COALESCE);
+            reaps.may_begin = may_change && self.all_support(PROTOCOL_STEPS);
+            reaps.may_coalesce = may_change && self.all_support(PROTOCOL_COALESCE);
             match &self.other_roles {
                 OtherRoles::Here(here) => {
                     self.note_damage(here);
                     here.data.measure_free_space();
-                    self.hear_proxy();
+                    self.note_proxy_activity();
                     let (time, is_little) = (self.clock.now(), here.data.has_little_room());
                     for pg in self.pg_ids() {
                         let mut member = self.lock(pg);
-                        member.pg.note_room(is_little);
+                        member.pg.note_free_space(is_little);
                         self.tick(time, &mut member, &mut reaps);
                     }
                 }
@@ -151,7 +151,7 @@ impl Meta {
     }
 
     /// Steps PGs with the floor of this process's proxy, which lives as long as they do.
-    fn hear_proxy(&self) {
+    fn note_proxy_activity(&self) {
         let Some(requests) = self.requests.get() else { return };
         let (session, floor) = (requests.session(), requests.floor());
         for pg in self.pg_ids() {
@@ -164,7 +164,7 @@ impl Meta {
     }
 
     /// Returns true if all servers, those that join later too, speak this version of the protocol.
-    fn all_know(&self, version: u8) -> bool {
+    fn all_support(&self, version: u8) -> bool {
         match &self.other_roles {
             OtherRoles::Here(_) => true,
             OtherRoles::Apart(cluster) => cluster.managers.map().cluster_version >= version,

@@ -143,7 +143,7 @@ pub(crate) use scrub::load as load_scrub;
 pub use server::{MetaServer, ServerConfig};
 pub use snapshots::SnapshotCounters;
 use snapshots::Snapshots;
-use space::SpaceKnown;
+use space::SpaceReadiness;
 pub use usage::BucketUse;
 
 /// A PG's machine with its driver's state.
@@ -154,7 +154,7 @@ struct Member {
     scratch: Vec<u8>,
     view_state: PgViewState,
     /// Gathers its messages to other members, while it is stepped together with other groups.
-    said: Option<batch::SentMessages>,
+    sent: Option<batch::SentMessages>,
     /// The time of its last step on the steady clock. A call's time is that between the steps that took and answered it.
     stepped_ms: u64,
 }
@@ -189,7 +189,7 @@ pub struct Meta {
     fatal: watch::Sender<Option<String>>,
     /// The time by which groups date changes.
     clock: Arc<StoreClock>,
-    space_known: SpaceKnown,
+    space_readiness: SpaceReadiness,
     damage: Damage,
     stopping: AtomicBool,
     /// The requests of this process's proxy: PGs forget those that are finished.
@@ -248,7 +248,7 @@ impl Meta {
     }
 
     /// Passes a PG a call of this process's proxy that has no answer.
-    pub(crate) fn tell(&self, pg: PgId, call: Call) {
+    pub(crate) fn notify(&self, pg: PgId, call: Call) {
         self.requests_by_kind.note_call(&call);
         let mut member = self.lock(pg);
         self.step(&mut member, Event::Call { token: NOBODY, call });
@@ -325,7 +325,7 @@ impl Meta {
     pub(crate) fn answers_alone(&self, pg: PgId) -> Option<larder_types::View> {
         let member = self.lock(pg);
         let view = member.pg.view();
-        member.tells(view).then_some(view)
+        member.accepts_reads(view).then_some(view)
     }
 
     /// Has the index flushed, as when enough has piled up, for tests.
@@ -394,9 +394,9 @@ impl Meta {
     }
 
     /// Has PGs forget requests that this process's proxy has finished.
-    pub(crate) fn heed(&self, requests: Arc<Requests>) {
-        let heeded = self.requests.set(requests);
-        assert!(heeded.is_ok(), "a meta server in one process has one proxy");
+    pub(crate) fn attach_requests(&self, requests: Arc<Requests>) {
+        let handled = self.requests.set(requests);
+        assert!(handled.is_ok(), "a meta server in one process has one proxy");
     }
 
     fn lock(&self, pg: PgId) -> MutexGuard<'_, Member> {
@@ -430,10 +430,10 @@ impl Meta {
         }
         let Member { pg, out, .. } = member;
         pg.step(now, event, &self.index, out);
-        self.carry_out(member);
+        self.perform(member);
     }
 
-    fn carry_out(&self, member: &mut Member) {
+    fn perform(&self, member: &mut Member) {
         let (mut orphans, mut halts) = (Vec::new(), Vec::new());
         let mut effects = std::mem::take(&mut member.out);
         let pg = member.pg.id();
@@ -450,15 +450,15 @@ impl Meta {
                 Effect::Committed => self.to_apply.push(pg),
                 Effect::Halt(reason) => halts.push(reason),
                 effect => match &self.other_roles {
-                    OtherRoles::Here(here) => self.ask_here(here, pg, effect),
-                    OtherRoles::Apart(cluster) => self.ask_apart(cluster, member, effect),
+                    OtherRoles::Here(here) => self.run_locally(here, pg, effect),
+                    OtherRoles::Apart(cluster) => self.send_apart(cluster, member, effect),
                 },
             }
         }
         member.out = effects;
         if !halts.is_empty() {
             halts.into_iter().for_each(|reason| self.halted(member, reason));
-            self.carry_out(member);
+            self.perform(member);
         }
         for op in orphans {
             let call = Call::Withdraw { op, disk_full: false };
@@ -483,15 +483,15 @@ impl Meta {
             }
             // One answer for each call: a caller asks for the outcome of a grant with another call.
             Caller::Apart(_) => {
-                if let Some(Caller::Apart(asker)) = member.callers.take(token) {
-                    self.reply_apart(member, *asker, answer);
+                if let Some(Caller::Apart(requester)) = member.callers.take(token) {
+                    self.reply_apart(member, *requester, answer);
                 }
                 None
             }
         }
     }
 
-    fn ask_here(&self, here: &Here, pg: PgId, effect: Effect) {
+    fn run_locally(&self, here: &Here, pg: PgId, effect: Effect) {
         match effect {
             Effect::Data { lv, replica, request } => here.data.request(pg, lv, replica, request),
             Effect::NeedLv => self.need_lv.push(pg),
@@ -508,7 +508,7 @@ impl Meta {
                 self.apply_all(&mut self.lock(pg));
             }
             if self.region() != RegionId::OWN {
-                self.rounds.tell();
+                self.rounds.notify();
             }
             self.flush.check(&self.index.kv);
         }
@@ -520,7 +520,7 @@ impl Meta {
             member.stepped_ms = now.steady_ms;
             let Member { pg, out, .. } = member;
             let applied = pg.apply(now, &self.index, out);
-            self.carry_out(member);
+            self.perform(member);
             if applied == 0 {
                 return;
             }

@@ -26,8 +26,8 @@ use crate::planted::{Bug, has};
 
 impl Meta {
     /// Takes an order of the leading manager.
-    pub(super) fn heed_manager(&self, cluster: &Cluster, message: ManagerMessage) {
-        if let Some(about) = Self::comes_early(cluster, &message) {
+    pub(super) fn handle_manager_message(&self, cluster: &Cluster, message: ManagerMessage) {
+        if let Some(about) = Self::early_order(cluster, &message) {
             return cluster.hold(about, message);
         }
         match message {
@@ -35,7 +35,7 @@ impl Meta {
             ManagerMessage::NewView { pg, view, members, learners, boot }
                 if boot == cluster.boot =>
             {
-                self.heed_view(cluster, pg, view, members, &learners);
+                self.handle_view(cluster, pg, view, members, &learners);
             }
             ManagerMessage::Leases { boot, sent_ms, granted } if boot == cluster.boot => {
                 for (pg, view) in granted {
@@ -61,7 +61,7 @@ impl Meta {
                         let wanted = settings.copies;
                         volumes.lvs.iter_mut().for_each(|lv| lv.copies = lv.copies.min(wanted));
                     }
-                    self.heed_volumes(cluster, &mut member, volumes);
+                    self.handle_volumes(cluster, &mut member, volumes);
                 }
             }
             ManagerMessage::PoolEmpty(boot, pg) if boot == cluster.boot => {
@@ -83,14 +83,14 @@ impl Meta {
                 cluster.adoption.end_sessions(BTreeSet::from([session]));
             }
             ManagerMessage::Vacate(lv, replica, order) => {
-                self.heed_vacate(cluster, lv, usize::from(replica), order);
+                self.handle_vacate(cluster, lv, usize::from(replica), order);
             }
             other => tracing::debug!(?other, "ignored a manager's order for another run"),
         }
     }
 
     /// For an order whose map is not kept yet: the version of the kept map, the version of the order's, and the order's subject.
-    fn comes_early(cluster: &Cluster, message: &ManagerMessage) -> Option<AboutOrder> {
+    fn early_order(cluster: &Cluster, message: &ManagerMessage) -> Option<AboutOrder> {
         let (map, kept) = (cluster.managers.map(), cluster.managers.kept());
         let (pg, wants, view) = match message {
             ManagerMessage::NewView { pg, view, boot, .. } if *boot == cluster.boot => {
@@ -111,7 +111,7 @@ impl Meta {
         Some(self.pgs.get(pg.0 as usize)?.lock())
     }
 
-    fn heed_view(
+    fn handle_view(
         &self,
         cluster: &Cluster,
         pg: PgId,
@@ -143,14 +143,14 @@ impl Meta {
         if member.pg.view() != before {
             member.end_view();
         }
-        self.carry_out(&mut member);
+        self.perform(&mut member);
         if member.pg.view() == view {
-            cluster.managers.say(ServerMessage::Told(cluster.boot, pg, view));
+            cluster.managers.send_message(ServerMessage::Told(cluster.boot, pg, view));
         }
     }
 
     /// Takes the LVs of a PG in its view: all of them if it does not serve yet, else the new or changed ones.
-    pub(super) fn heed_volumes(&self, cluster: &Cluster, member: &mut Member, volumes: Volumes) {
+    pub(super) fn handle_volumes(&self, cluster: &Cluster, member: &mut Member, volumes: Volumes) {
         if member.pg.view() != volumes.view {
             return;
         }
@@ -177,7 +177,7 @@ impl Meta {
             }
             Role::Serving => {
                 for info in volumes.lvs {
-                    if member.view_state.knows_newer(&info) {
+                    if member.view_state.has_newer(&info) {
                         let (pg, lv) = (member.pg.id(), info.lv);
                         tracing::debug!(%pg, %lv, "ignored an order about a volume from an older map");
                         continue;
@@ -188,14 +188,14 @@ impl Meta {
                     self.step(member, Event::Lv(info));
                 }
                 // Before the first walk: what has a single copy within reach comes first.
-                self.look_who_is_away(cluster, member);
+                self.refresh_away(cluster, member);
             }
             _ => {}
         }
     }
 
     /// Takes the order to vacate a replica. The map says if its disk was removed for good.
-    fn heed_vacate(&self, cluster: &Cluster, lv: LvId, replica: usize, order: MapVersion) {
+    fn handle_vacate(&self, cluster: &Cluster, lv: LvId, replica: usize, order: MapVersion) {
         let map = cluster.managers.map();
         if cluster.managers.kept() < order {
             // In an older map the replica's number may be another server's. The manager repeats its order.

@@ -37,7 +37,7 @@ pub(super) struct PgViewState {
     /// The machine waits for another LV.
     pub(super) needs_lv: bool,
     /// Bounds the ops that are taken while the log is behind.
-    pub(super) turns: OpQuota,
+    pub(super) quota: OpQuota,
     /// METAX contradicts itself: the PG is not served in this view.
     pub(super) contradicts: bool,
 }
@@ -80,7 +80,7 @@ impl PgViewState {
     pub(super) fn note_lv(&mut self, info: &LvInfo) -> bool {
         let servers = info.replicas.iter().map(|replica| replica.server).collect();
         let is_new = !self.places.contains_key(&info.lv);
-        if !self.knows_newer(info) {
+        if !self.has_newer(info) {
             self.places.insert(info.lv, (info.as_of, servers));
         }
         is_new
@@ -93,7 +93,7 @@ impl PgViewState {
     }
 
     /// Returns true if an LV is known from a newer map.
-    pub(super) fn knows_newer(&self, info: &LvInfo) -> bool {
+    pub(super) fn has_newer(&self, info: &LvInfo) -> bool {
         self.places.get(&info.lv).is_some_and(|(as_of, _)| *as_of > info.as_of)
     }
 
@@ -116,7 +116,7 @@ impl Member {
     }
 
     /// Returns true if it may answer proxies of this view from its index.
-    pub(super) fn tells(&self, view: View) -> bool {
+    pub(super) fn accepts_reads(&self, view: View) -> bool {
         self.pg.view() == view && self.pg.role() == Role::Serving && self.is_leased()
     }
 
@@ -154,13 +154,13 @@ impl Member {
         for (_, responder) in view_state.awaited.into_values().flatten() {
             refuse(responder, Refusal::NotPrimary);
         }
-        for asker in self.callers.take_apart(|_| true) {
-            asker.wants.refuse(Refusal::NotPrimary);
+        for requester in self.callers.take_apart(|_| true) {
+            requester.wants.refuse(Refusal::NotPrimary);
         }
     }
 
     /// Drops callers that will get no answer, such as one whose request another call has repeated.
     pub(super) fn drop_overdue(&mut self, now: Instant) {
-        self.callers.take_apart(|asker| now.duration_since(asker.since) > CALL_MAX);
+        self.callers.take_apart(|requester| now.duration_since(requester.since) > CALL_MAX);
     }
 }

@@ -58,7 +58,7 @@ impl Positions {
 
     /// Takes the gateway's report for a PG. Returns true if a position has changed. Regions that it does not name are
     /// forgotten.
-    fn hear(&self, pg: PgId, told: &[Position]) -> bool {
+    fn receive(&self, pg: PgId, told: &[Position]) -> bool {
         let mut known = self.of_pgs[pg.0 as usize].lock();
         let before: BTreeMap<RegionId, OpSeq> = known.iter().copied().collect();
         let later = |&(region, through): &Position| {
@@ -78,11 +78,11 @@ impl Positions {
 
 impl Meta {
     /// Takes the gateway's report for several PGs.
-    pub(crate) fn hear_positions(&self, told: &[(PgId, Vec<Position>)]) {
-        let notifier = told.iter().filter(|(pg, positions)| self.positions.hear(*pg, positions));
+    pub(crate) fn receive_positions(&self, told: &[(PgId, Vec<Position>)]) {
+        let notifier = told.iter().filter(|(pg, positions)| self.positions.receive(*pg, positions));
         // `count` takes all reports, those after the first change too.
         if notifier.count() > 0 {
-            self.positions.moved.tell();
+            self.positions.moved.notify();
         }
     }
 
@@ -113,7 +113,7 @@ impl Meta {
     }
 
     /// Answers the gateway's report of positions.
-    pub(super) fn serve_told_positions(
+    pub(super) fn serve_reported_positions(
         &self,
         cluster: &Cluster,
         from: &PeerIdentity,
@@ -131,7 +131,7 @@ impl Meta {
                 "refused invalid positions of a gateway: do all servers run one release?"
             );
         }
-        self.hear_positions(told);
+        self.receive_positions(told);
         responder.answer(&MetaReply::Positions(Vec::new()), Bytes::new());
     }
 
@@ -176,11 +176,11 @@ mod tests {
         let pg = PgId(1);
         let waits = |op, count| !Awaited { op: OpSeq(op), count }.is_met(&positions.of(pg));
         assert!(!waits(9, 0) && waits(9, 1), "nothing is known");
-        positions.hear(pg, &[at(2, 9), at(3, 4)]);
+        positions.receive(pg, &[at(2, 9), at(3, 4)]);
         assert!(!waits(9, 1) && waits(9, 2) && !waits(4, 2));
-        positions.hear(pg, &[at(2, 7), at(3, 10)]);
+        positions.receive(pg, &[at(2, 7), at(3, 10)]);
         assert_eq!(positions.of(pg), [at(2, 9), at(3, 10)]);
-        positions.hear(pg, &[at(3, 10)]);
+        positions.receive(pg, &[at(3, 10)]);
         assert_eq!(positions.of(pg), [at(3, 10)]);
         assert_eq!(positions.of(PgId(0)), []);
     }

@@ -12,7 +12,7 @@ use super::background::{self, BackgroundConfig};
 use super::cluster::Cluster;
 use super::scrub::Scrubber;
 use super::{Meta, compact, digest, rebuild};
-use crate::limits::{DOUBT_TOLD_MS, DOUBTS_TOLD_MAX, FLOORS_TOLD_MAX};
+use crate::limits::{DOUBT_REPORT_MS, DOUBTS_REPORTED_MAX, FLOORS_REPORTED_MAX};
 use crate::progress::{
     AwayReplica, BackgroundStatus, CompactionStatus, DoubtsStatus, FloorStatus, FloorsStatus,
     LogStatus, Progress, PutInDoubt,
@@ -70,7 +70,7 @@ impl Meta {
         let mut all: Vec<PutInDoubt> = Vec::new();
         for pg in self.pg_ids() {
             let member = self.lock(pg);
-            let old = member.pg.doubts().filter(|doubt| doubt.open_ms >= DOUBT_TOLD_MS);
+            let old = member.pg.doubts().filter(|doubt| doubt.open_ms >= DOUBT_REPORT_MS);
             all.extend(old.map(|doubt| {
                 let replicas = map.lv(doubt.lv).map_or(&[][..], |record| &record.replicas);
                 let away = doubt.away.iter().filter_map(|replica| replicas.get(replica));
@@ -89,7 +89,7 @@ impl Meta {
         }
         all.sort_by_key(|doubt| std::cmp::Reverse(doubt.open_ms));
         let puts = all.len() as u64;
-        all.truncate(DOUBTS_TOLD_MAX);
+        all.truncate(DOUBTS_REPORTED_MAX);
         DoubtsStatus { puts, oldest: all }
     }
 
@@ -126,7 +126,7 @@ impl Meta {
             closed: all.iter().filter(|floor| floor.floor.is_none()).count() as u64,
             lag_ops_max: all.iter().map(|floor| floor.lag_ops).max().unwrap_or(0),
             waiting_bytes: all.iter().map(|floor| floor.waiting_bytes).sum(),
-            furthest: all.into_iter().take(FLOORS_TOLD_MAX).collect(),
+            furthest: all.into_iter().take(FLOORS_REPORTED_MAX).collect(),
         }
     }
 }

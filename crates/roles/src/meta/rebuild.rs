@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use larder_kv::KvReader;
 use larder_protocol::background::Work;
-use larder_protocol::limits::WALK_LOOK_MS;
+use larder_protocol::limits::WALK_CHECK_MS;
 use larder_protocol::pg::{CopyPriority, Refill, Walk, WalkSchedule, chunk_at};
 use larder_protocol::{Call, Event, IndexError};
 use larder_types::{Chunk, Counter, Holders, PgId, View};
@@ -36,7 +36,7 @@ use super::index::index_error;
 use crate::blocking;
 use crate::clock::now;
 use crate::limits::{
-    REBUILD_PIECE_COPIES_MAX, REBUILD_PIECE_SECONDS, REBUILD_ROWS_MAX, SINGLES_LOOK_PAUSE,
+    REBUILD_PIECE_COPIES_MAX, REBUILD_PIECE_SECONDS, REBUILD_ROWS_MAX, SINGLE_COPIES_PAUSE,
 };
 use crate::progress::RebuildStatus;
 use order::Order;
@@ -153,7 +153,7 @@ impl Piece {
 
 /// The looks at groups for chunks with a single copy, which interrupt a less urgent walk.
 #[derive(Default)]
-struct Looks {
+struct RebuildState {
     /// The number of replica changes of each group at its last look.
     known: ReplicaChanges,
     /// The time before which no other look begins.
@@ -163,7 +163,7 @@ struct Looks {
 /// The number of changes of replicas in each group, in its view.
 type ReplicaChanges = BTreeMap<PgId, (View, u64)>;
 
-impl Looks {
+impl RebuildState {
     fn begin(&mut self, walk: &Walk, now: &ReplicaChanges) {
         self.known.extend(walk.pgs().filter_map(|pg| Some((pg, *now.get(&pg)?))));
     }
@@ -184,9 +184,9 @@ impl Looks {
 pub(super) async fn run(meta: Weak<Meta>) {
     let (mut bound, mut walk_schedule, began) =
         (CopyPriority::FIRST, WalkSchedule::default(), Instant::now());
-    let mut looks = Looks::default();
+    let mut looks = RebuildState::default();
     loop {
-        sleep_until(Instant::now() + Duration::from_millis(WALK_LOOK_MS)).await;
+        sleep_until(Instant::now() + Duration::from_millis(WALK_CHECK_MS)).await;
         let Some(meta) = meta.upgrade() else { return };
         if meta.is_stopping() {
             return;
@@ -227,7 +227,7 @@ impl Meta {
     }
 
     /// A look at the PGs among these that may lack copies.
-    fn look_at(&self, pgs: &[PgId], bound: CopyPriority) -> Option<Walk> {
+    fn scan_groups(&self, pgs: &[PgId], bound: CopyPriority) -> Option<Walk> {
         let mut look = Walk::new(bound.max(self.first(pgs.iter().copied())));
         pgs.iter().for_each(|pg| look.look_at(&self.lock(*pg).pg));
         look.pgs().next()?;
@@ -242,7 +242,11 @@ impl Meta {
 
     /// Makes the copies of a walk. It pauses between two pieces while other servers have more urgent copies, and for looks for
     /// chunks with a single copy in groups of this server whose replicas have changed.
-    async fn walk(self: &Arc<Self>, walk: Walk, looks: &mut Looks) -> Result<Walk, IndexError> {
+    async fn walk(
+        self: &Arc<Self>,
+        walk: Walk,
+        looks: &mut RebuildState,
+    ) -> Result<Walk, IndexError> {
         let (before, mut made) = (self.rebuild.extent.lock().left, 0);
         self.rebuild.walks.add(1);
         self.rebuild.order.begin(walk.bound());
@@ -250,7 +254,7 @@ impl Meta {
         while piece.after.is_some() && !self.is_stopping() {
             if !piece.walk.bound().is_single() {
                 if looks.are_due()
-                    && let Some(singles) = self.look_for_singles(looks).await?
+                    && let Some(singles) = self.find_single_copies(looks).await?
                 {
                     made += singles;
                     self.rebuild.order.begin(piece.walk.bound());
@@ -272,22 +276,22 @@ impl Meta {
         }
         self.rebuild.lacking.lock().clone_from(walk.lacking());
         self.rebuild.extent.lock().note(0, walk.lacking(), made);
-        self.tell_walked(&walk);
+        self.log_walked(&walk);
         Ok(walk)
     }
 
     /// Looks at groups whose replicas have changed since their last look, as long as they have chunks with a single
     /// copy. Returns the number of copies made; `None` if there is no such group. The groups do not count as walked over: the
     /// walk that pauses meanwhile has not looked at all of their rows.
-    async fn look_for_singles(
+    async fn find_single_copies(
         self: &Arc<Self>,
-        looks: &mut Looks,
+        looks: &mut RebuildState,
     ) -> Result<Option<u64>, IndexError> {
         let (now, began, mut made) = (self.replica_changes(), Instant::now(), None);
         let is_news = |pg: &PgId| looks.known.get(pg) != now.get(pg);
         let notifier: Vec<PgId> = now.keys().copied().filter(is_news).collect();
         let mut bound = CopyPriority::FIRST;
-        while let Some(walk) = self.look_at(&notifier, bound) {
+        while let Some(walk) = self.scan_groups(&notifier, bound) {
             self.rebuild.walks.add(1);
             self.rebuild.order.begin(walk.bound());
             looks.begin(&walk, &now);
@@ -307,7 +311,7 @@ impl Meta {
             }
         }
         // However often replicas change, less urgent copies have half of the time.
-        let pause = began.elapsed().max(SINGLES_LOOK_PAUSE);
+        let pause = began.elapsed().max(SINGLE_COPIES_PAUSE);
         looks.not_before = made.map(|_| Instant::now() + pause).or(looks.not_before);
         Ok(made)
     }
@@ -321,7 +325,7 @@ impl Meta {
     }
 
     /// Tells PGs that they were walked over.
-    fn tell_walked(&self, walk: &Walk) {
+    fn log_walked(&self, walk: &Walk) {
         for pg in walk.pgs() {
             let mut member = self.lock(pg);
             if let Some(event) = walk.ended(&member.pg) {

@@ -26,7 +26,7 @@ use super::error::OpenError;
 use super::index::{Buckets, IndexPort};
 use super::log::{Group, Log};
 use super::maintain::FlushSignal;
-use super::space::SpaceKnown;
+use super::space::SpaceReadiness;
 use super::{Callers, Here, Member, Meta, OtherRoles, PgQueue, PgViewState};
 use crate::clock::StoreClock;
 use crate::data::DataServer;
@@ -118,7 +118,7 @@ impl Replay {
             self.highest.into_iter().map(|((_, pg), (seq, end))| (pg, seq, end)).collect();
         let mut pgs: Vec<Pg> =
             self.pgs.into_iter().map(Recovering::finish).collect::<Result<_, _>>()?;
-        if has(Bug::RestsNothing) {
+        if has(Bug::ReusesAtOnce) {
             pgs.iter_mut().for_each(|pg| pg.rest_for(0));
         }
         Ok(Replayed { pgs, highest })
@@ -167,7 +167,7 @@ impl Meta {
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
         let damage = damage::load(&*disk)?;
-        damage.iter().for_each(damage::tell);
+        damage.iter().for_each(damage::notify);
         let here = Here { manager: manager.clone(), data, disk };
         let (mut meta, mut writer) =
             recovered.assemble(Buckets::Here(manager), OtherRoles::Here(here));
@@ -324,7 +324,7 @@ impl Recovered {
             fatal: watch::Sender::new(None),
             clock: Arc::new(StoreClock::default()),
             rounds: Notifier::default(),
-            space_known: SpaceKnown::default(),
+            space_readiness: SpaceReadiness::default(),
             damage: Damage::default(),
             stopping: AtomicBool::new(false),
             requests: OnceLock::new(),
@@ -337,7 +337,7 @@ impl Recovered {
 impl Member {
     fn new(pg: Pg) -> Self {
         let (out, callers, scratch) = (Vec::new(), Callers::default(), Vec::new());
-        let (view_state, said, stepped_ms) = (PgViewState::default(), None, 0);
-        Self { pg, out, callers, scratch, view_state, said, stepped_ms }
+        let (view_state, sent, stepped_ms) = (PgViewState::default(), None, 0);
+        Self { pg, out, callers, scratch, view_state, sent, stepped_ms }
     }
 }

@@ -88,7 +88,7 @@ impl Meta {
             if settled && !member.pg.shows_all(&span) {
                 scan.waits_for_another();
                 let call = Call::Settle(span.clone());
-                self.ask_machine(&mut member, Wants::Settled(scan.clone()), call);
+                self.call_machine(&mut member, Wants::Settled(scan.clone()), call);
             }
         }
         Scan::settled(&scan, None);
@@ -107,7 +107,7 @@ impl Meta {
             self.note_reader(pg, &call.from);
         }
         let mut found = self.find_rows(call, unsettled);
-        if !call.pgs.iter().all(|&(pg, view)| self.lock(pg).tells(view)) {
+        if !call.pgs.iter().all(|&(pg, view)| self.lock(pg).accepts_reads(view)) {
             return refuse(responder, Refusal::NotPrimary);
         }
         if let (Some((pg, to)), Ok(found)) = (reads, &mut found) {
@@ -117,7 +117,7 @@ impl Meta {
             self.lock(pg).join_departed((&call.from, to), count, &mut found.rows);
         }
         match found {
-            Ok(Found { rows, next: None }) if rows.is_empty() && self.is_of_gone(&scan.call) => {
+            Ok(Found { rows, next: None }) if rows.is_empty() && self.is_of_deleted(&scan.call) => {
                 refuse(responder, Refusal::StaleBucket);
             }
             Ok(Found { rows, next }) => {
@@ -131,7 +131,7 @@ impl Meta {
     }
 
     /// Returns true if the bucket of the rows that are scanned is gone.
-    fn is_of_gone(&self, call: &ScanCall) -> bool {
+    fn is_of_deleted(&self, call: &ScanCall) -> bool {
         rows::bucket_of(&call.from).is_some_and(|bucket| self.index.is_gone(bucket))
     }
 
@@ -193,7 +193,7 @@ impl Meta {
                 None => Ok(None),
             });
             let mut member = meta.lock(pg);
-            let tells = member.tells(view);
+            let tells = member.accepts_reads(view);
             if let (true, Ok(Some((_, value)))) = (tells, &found)
                 && let Ok(Some(chunk)) = chunk_in(&row, value)
             {

@@ -31,12 +31,12 @@ use crate::limits::STRETCH_ROWS_MAX;
 
 /// Set once a single node has read which space its rows leave free.
 #[derive(Default)]
-pub(super) struct SpaceKnown {
+pub(super) struct SpaceReadiness {
     is_over: Mutex<bool>,
     changed: Condvar,
 }
 
-impl SpaceKnown {
+impl SpaceReadiness {
     fn set(&self) {
         *self.is_over.lock() = true;
         self.changed.notify_all();
@@ -74,7 +74,7 @@ impl Meta {
                 Err(_) if self.is_read_only() => is_left = false,
                 Err(error) => return Err(error),
             }
-            tell_read(begun);
+            log_index_read(begun);
         }
         let is_known = !is_early && !self.is_read_only();
         for pg in self.pg_ids() {
@@ -85,7 +85,7 @@ impl Meta {
             }
             match (is_early, is_known) {
                 (true, _) => self.adopt_early(&mut member, lvs),
-                (false, true) => self.adopt_known(&mut member, lvs),
+                (false, true) => self.adopt_with_space(&mut member, lvs),
                 (false, false) => self.adopt_without_space(&mut member, lvs),
             }?;
         }
@@ -94,7 +94,7 @@ impl Meta {
             self.flush.ask();
         }
         if is_known || !is_left {
-            self.space_known.set();
+            self.space_readiness.set();
             return Ok(None);
         }
         Ok(Some(walk))
@@ -108,7 +108,7 @@ impl Meta {
         let Member { pg, out, .. } = &mut *member;
         let adopted = pg.adopt_without_space(lvs, out);
         adopted.map_err(|fault| OpenError::Contradiction(fault.to_string()))?;
-        self.carry_out(member);
+        self.perform(member);
         Ok(())
     }
 
@@ -120,23 +120,23 @@ impl Meta {
         let Member { pg, out, .. } = &mut *member;
         let adopted = pg.adopt_early(lvs, out);
         adopted.map_err(|fault| OpenError::Contradiction(fault.to_string()))?;
-        self.carry_out(member);
+        self.perform(member);
         Ok(())
     }
 
-    fn adopt_known(
+    fn adopt_with_space(
         &self,
         member: &mut Member,
         lvs: impl Iterator<Item = LvInfo>,
     ) -> Result<(), OpenError> {
         let Member { pg, out, .. } = &mut *member;
-        let known = pg.known_space(lvs).or_else(|| pg.ledger_fault().map(Err));
+        let known = pg.derive_space(lvs).or_else(|| pg.ledger_fault().map(Err));
         let space = known.ok_or_else(|| IndexError("a PG's rows were not read".to_owned()))?;
         let space = space.map_err(|fault| OpenError::Contradiction(fault.to_string()))?;
         pg.forget_ledger();
         pg.adopt_space(space, out);
         pg.write_marks(&self.index)?;
-        self.carry_out(member);
+        self.perform(member);
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Meta {
             }
             Err(error) => self.fail_unread(&error),
         }
-        self.space_known.set();
+        self.space_readiness.set();
     }
 
     /// Fails the server because the index cannot be read, with void marks, so that the next start reads all rows first.
@@ -185,7 +185,7 @@ impl Meta {
                 }
             }
         }
-        tell_read(begun);
+        log_index_read(begun);
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Meta {
             let mut member = self.lock(pg);
             let Member { pg: machine, out, .. } = &mut *member;
             goes_on = machine.complete_space(self.clock.now(), &self.index, out);
-            self.carry_out(&mut member);
+            self.perform(&mut member);
         }
         if let Some(fault) = self.lock(pg).pg.contradiction() {
             tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served; run `larder inspect`");
@@ -263,9 +263,9 @@ impl Meta {
     /// Waits until a single node has read which space its rows leave free. Returns true if it knows that of every PG; false if
     /// it stops or has failed.
     pub fn await_space(&self) -> bool {
-        let mut is_over = self.space_known.is_over.lock();
+        let mut is_over = self.space_readiness.is_over.lock();
         while !*is_over {
-            self.space_known.changed.wait(&mut is_over);
+            self.space_readiness.changed.wait(&mut is_over);
         }
         let is_unread = |pg| self.lock(pg).pg.is_unread();
         self.contradictions() == 0 && !self.is_read_only() && !self.pg_ids().any(is_unread)
@@ -279,7 +279,7 @@ impl Meta {
     }
 }
 
-fn tell_read(begun: Instant) {
+fn log_index_read(begun: Instant) {
     let ms = begun.elapsed().as_millis() as u64;
     tracing::info!(ms, "the index was scanned for used space");
 }

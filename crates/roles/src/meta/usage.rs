@@ -21,7 +21,7 @@ use larder_types::{PgId, VersionRow, rows};
 
 use super::Meta;
 use super::index::Buckets;
-use crate::limits::{BUCKETS_TOLD_MAX, VOLUMES_TOLD_MAX};
+use crate::limits::{BUCKETS_REPORTED_MAX, VOLUMES_REPORTED_MAX};
 use crate::progress::{BucketUsage, SpaceStatus, VolumeStatus};
 
 /// Of the groups that a server leads.
@@ -65,7 +65,7 @@ impl Meta {
         for pg in self.pg_ids() {
             let member = self.lock(pg);
             if member.pg.role() == Role::Serving {
-                let room = VOLUMES_TOLD_MAX - now.volumes.len();
+                let room = VOLUMES_REPORTED_MAX - now.volumes.len();
                 now.volumes.extend(member.pg.usage_by_lv().take(room).map(volume_now));
             }
         }
@@ -76,7 +76,7 @@ impl Meta {
         };
         now.buckets = used.counts.into_iter().map(of).collect();
         now.buckets.sort_by_key(|it| (Reverse(it.bytes), it.bucket));
-        for other in now.buckets.split_off(BUCKETS_TOLD_MAX.min(now.buckets.len())) {
+        for other in now.buckets.split_off(BUCKETS_REPORTED_MAX.min(now.buckets.len())) {
             let all = &mut now.other_buckets;
             all.bucket += 1;
             all.objects = all.objects.saturating_add(other.objects);

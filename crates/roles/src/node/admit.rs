@@ -79,7 +79,7 @@ impl Admission {
 ///
 /// # Errors
 /// If the system gives no randomness.
-pub fn keep_door(
+pub fn admit_machines(
     port: &Port,
     secret: PeerSecret,
     admission: Admission,

@@ -73,7 +73,7 @@ mod tests {
     const ALL: [&str; 3] = ["a:1", "b:1", "c:1"];
 
     #[test]
-    fn it_closes_once_all_others_have_asked_with_the_same_list() {
+    fn discovery_closes_once_all_peers_sent_the_same_list() {
         let now = Instant::now();
         let mut bootstrap = Bootstrap::new("a:1", &list(&ALL));
         assert_eq!(bootstrap.missing(now), list(&["b:1", "c:1"]));

@@ -42,8 +42,8 @@ pub async fn enter(config: &NodeConfig, port: &Port) -> Result<Entered, NotEnter
         requests.push(IdentityRequest::new()?);
     }
     let keys: Vec<PublicKey> = requests.iter().map(IdentityRequest::key).collect();
-    let said = DiscoveryRequest { node: config.name.clone(), peers: config.peers.clone(), keys };
-    let mut round = Round::new(config, encode(&said));
+    let payload = DiscoveryRequest { node: config.name.clone(), peers: config.peers.clone(), keys };
+    let mut round = Round::new(config, encode(&payload));
     let bootstrap = founds(config).then(|| open_bootstrap(config, port)).transpose()?;
     loop {
         if let Some(welcome) = round.discover().await? {
@@ -59,7 +59,7 @@ pub async fn enter(config: &NodeConfig, port: &Port) -> Result<Entered, NotEnter
             return ended.map_err(|ended| file_error(&round.config.dir, ended.into()))?;
         }
         let missing = bootstrap.as_ref().map(|bootstrap| bootstrap.lock().missing(Instant::now()));
-        round.tell(missing);
+        round.log_missing(missing);
         sleep(DISCOVERY_PAUSE).await;
     }
 }
@@ -76,8 +76,8 @@ fn open_bootstrap(config: &NodeConfig, port: &Port) -> Result<Arc<Mutex<Bootstra
     }
     let bootstrap = Arc::new(Mutex::new(Bootstrap::new(&config.name, &config.peers)));
     let at = bootstrap.clone();
-    let decide = move |address, said: Vec<u8>| -> Reply {
-        let answer = match decode::<DiscoveryRequest>("a discovery request", &said) {
+    let decide = move |address, payload: Vec<u8>| -> Reply {
+        let answer = match decode::<DiscoveryRequest>("a discovery request", &payload) {
             Ok(discover) => {
                 let answer = at.lock().requested(Instant::now(), &discover);
                 if matches!(answer, Answer::OtherList(_)) {
@@ -97,25 +97,25 @@ fn open_bootstrap(config: &NodeConfig, port: &Port) -> Result<Arc<Mutex<Bootstra
 /// Rounds of asking everybody, and what they showed.
 struct Round<'a> {
     config: &'a NodeConfig,
-    said: Vec<u8>,
+    payload: Vec<u8>,
     /// Managers that members have named besides.
     named: BTreeSet<String>,
     /// In the last round nobody had a cluster, nor another opinion of how it is formed.
     nobody_is_a_member: bool,
-    told: Option<(Instant, String)>,
+    last_logged: Option<(Instant, String)>,
     waits_for: String,
     /// Those that could not be reached in the last round, each with the reason.
     unreached: String,
 }
 
 impl<'a> Round<'a> {
-    fn new(config: &'a NodeConfig, said: Vec<u8>) -> Self {
+    fn new(config: &'a NodeConfig, payload: Vec<u8>) -> Self {
         Self {
             config,
-            said,
+            payload,
             named: BTreeSet::new(),
             nobody_is_a_member: false,
-            told: None,
+            last_logged: None,
             waits_for: String::new(),
             unreached: String::new(),
         }
@@ -127,14 +127,14 @@ impl<'a> Round<'a> {
         let all: BTreeSet<String> =
             self.config.peers.iter().chain(&self.named).filter(|at| *at != own).cloned().collect();
         let answers = all.into_iter().map(|at| async {
-            let answer = discover(&at, &self.config.secret, &self.said).await;
+            let answer = discover(&at, &self.config.secret, &self.payload).await;
             (at, answer)
         });
         let (mut refused, mut members) = (None, false);
         let (mut reasons, mut unreached) = (Vec::new(), Vec::new());
         for (at, answer) in join_all(answers).await {
             let answer = match answer {
-                Ok(said) => decode::<Answer>("the answer to a discovery request", &said),
+                Ok(payload) => decode::<Answer>("the answer to a discovery request", &payload),
                 Err(DiscoveryError::OtherSecret) => {
                     refused.get_or_insert(NotEntered::OtherSecret { at });
                     continue;
@@ -182,7 +182,7 @@ impl<'a> Round<'a> {
     }
 
     /// Says what it waits for, when that changes and now and then.
-    fn tell(&mut self, missing: Option<Vec<String>>) {
+    fn log_missing(&mut self, missing: Option<Vec<String>>) {
         let waits_for = match missing {
             _ if !self.waits_for.is_empty() => self.waits_for.clone(),
             Some(missing) => format!("{} to start with the same list", missing.join(", ")),
@@ -192,11 +192,12 @@ impl<'a> Round<'a> {
             "" => waits_for,
             unreached => format!("{waits_for}; not reached: {unreached}"),
         };
-        let known = self.told.as_ref();
-        if known.is_none_or(|(at, told)| *told != waits_for || at.elapsed() >= DISCOVERY_LOG_PAUSE)
-        {
+        let known = self.last_logged.as_ref();
+        if known.is_none_or(|(at, last_logged)| {
+            *last_logged != waits_for || at.elapsed() >= DISCOVERY_LOG_PAUSE
+        }) {
             tracing::info!(name = %self.config.name, "waiting for {waits_for}");
-            self.told = Some((Instant::now(), waits_for));
+            self.last_logged = Some((Instant::now(), waits_for));
         }
     }
 }

@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::manager::quorum::ManagerError;
 
-pub use admit::{Admission, RootHere, keep_door};
+pub use admit::{Admission, RootHere, admit_machines};
 pub use enter::enter;
 
 /// The roles of a machine, in the order of its servers.

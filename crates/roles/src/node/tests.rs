@@ -64,7 +64,7 @@ impl Machine {
         let root = entered.root.clone();
         let root = Box::new(move || Some(root.clone()));
         let admission = Admission::of(&manager, root, config.certificate_life);
-        keep_door(&self.port, config.secret, admission).unwrap();
+        admit_machines(&self.port, config.secret, admission).unwrap();
         (entered, manager)
     }
 }

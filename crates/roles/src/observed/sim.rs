@@ -11,11 +11,11 @@ use crate::limits::FILL_TREND_S_MIN;
 
 const SEEDS: u64 = 20;
 /// Looks of a seed.
-const LOOKS: u64 = 400;
+const STEPS: u64 = 400;
 const MANAGERS: usize = 3;
 /// Seconds by which a look that managers have handed on may be off: each tells it in whole ones.
 const HANDED_ON_S_MAX: u64 = 60;
-const TROUBLES: [HealthIssue; 5] = [
+const ISSUES: [HealthIssue; 5] = [
     HealthIssue::PgsInactive,
     HealthIssue::PgsIncomplete,
     HealthIssue::CopiesMissing,
@@ -51,7 +51,7 @@ fn one_in(rng: &mut SeededRng, one_in: u64) -> bool {
 
 impl Truth {
     fn go_on(&mut self, rng: &mut SeededRng, now_ms: u64) {
-        for trouble in TROUBLES {
+        for trouble in ISSUES {
             if one_in(rng, 12) && self.since.remove(&trouble).is_none() {
                 self.since.insert(trouble, now_ms);
             }
@@ -63,14 +63,14 @@ impl Truth {
     /// Has a manager look.
     fn show(&self, observed: &mut Observed, sees: Sees, rng: &mut SeededRng, now_ms: u64) {
         match sees {
-            Sees::Gap => return observed.heed_gap(),
-            Sees::NoLeader => return observed.heed_no_leader(now_ms, one_in(rng, 2)),
+            Sees::Gap => return observed.observe_gap(),
+            Sees::NoLeader => return observed.observe_no_leader(now_ms, one_in(rng, 2)),
             Sees::Anew => *observed = Observed::default(),
             Sees::All => {}
         }
         let begins = |since: u64| since == now_ms;
         let troubles = self.since.iter().map(|(trouble, since)| (*trouble, begins(*since)));
-        observed.heed(&troubles.collect(), now_ms);
+        observed.observe(&troubles.collect(), now_ms);
         let (_, taken) = self.taken.last().expect("somebody has looked");
         // Some are not told.
         let taken = taken.map(|bytes| (!one_in(rng, 8)).then_some(bytes));
@@ -135,7 +135,7 @@ fn run(seed: u64) -> (Vec<String>, u64) {
     let (mut truth, mut now_ms) = (Truth::default(), 1_000_000);
     let mut managers: [Observed; MANAGERS] = Default::default();
     let (mut wrong, mut adopted) = (Vec::new(), 0);
-    for _ in 0..LOOKS {
+    for _ in 0..STEPS {
         let hours = if one_in(&mut rng, 20) { 20 } else { 1 };
         now_ms += 1 + rng.below(hours * 3_600_000);
         truth.go_on(&mut rng, now_ms);

@@ -74,7 +74,7 @@ pub(super) struct Ahead<E> {
     /// The time at which the last piece was given out, or the read began.
     given_at: Instant,
     /// The time at which the client asked for the next piece, if it waits for it.
-    asked_at: Option<Instant>,
+    requested_at: Option<Instant>,
     /// Pieces given out since the window grew.
     unwaited: usize,
 }
@@ -89,7 +89,7 @@ impl<E> Ahead<E> {
             places: places.0.clone(),
             window: READ_WINDOW_PIECES_FIRST,
             given_at: Instant::now(),
-            asked_at: None,
+            requested_at: None,
             unwaited: 0,
         }
     }
@@ -125,13 +125,13 @@ impl<E> Ahead<E> {
         assert!(self.held.pop_front().is_some(), "each piece that is begun is counted");
         let now = Instant::now();
         let is_behind = |asked: Instant| asked - self.given_at < now - asked;
-        if self.asked_at.is_some_and(is_behind) {
+        if self.requested_at.is_some_and(is_behind) {
             self.window = (2 * self.window).min(READ_WINDOW_PIECES_MAX);
             self.unwaited = 0;
         } else {
             self.unwaited += 1;
         }
-        (self.given_at, self.asked_at) = (now, None);
+        (self.given_at, self.requested_at) = (now, None);
         if self.unwaited >= READ_WINDOW_CALM_PIECES {
             self.window = (self.window / 2).max(1);
             self.unwaited = 0;
@@ -163,7 +163,7 @@ impl<E: Unpin> Stream for Ahead<E> {
             }
             Poll::Ready(None) if this.left.is_none() => Poll::Ready(this.failure.take().map(Err)),
             Poll::Ready(None) | Poll::Pending => {
-                this.asked_at.get_or_insert_with(Instant::now);
+                this.requested_at.get_or_insert_with(Instant::now);
                 Poll::Pending
             }
         }

@@ -136,7 +136,7 @@ impl<R: RoleAccess> Proxy<R> {
             content: appending.content.clone(),
             condition: wanted.condition,
         }));
-        match self.access.ask(wanted.pg, call).await? {
+        match self.access.submit(wanted.pg, call).await? {
             Settled::Appended(done) => {
                 appending.claimed();
                 self.appends.count(at, size);

@@ -28,8 +28,8 @@ impl<R: RoleAccess> Proxy<R> {
             Ok(false) => {}
             Ok(true) => return Err(ObjectError::BucketNotEmpty),
             Err(ObjectError::NoSuchBucket) => {
-                self.access.bucket_news(name, known).await;
-                return Err(self.bucket_gone_or_changed(name, ObjectError::NoSuchBucket));
+                self.access.bucket_update(name, known).await;
+                return Err(self.bucket_deleted_or_changed(name, ObjectError::NoSuchBucket));
             }
             Err(error) => return Err(error),
         }
@@ -97,7 +97,7 @@ impl<R: RoleAccess> Proxy<R> {
                 let request = self.requests.begin();
                 let pg = self.access.pg_of(bucket, &key);
                 let call = Call::AbortUpload { request: request.id(), bucket, key, upload };
-                match self.access.ask(pg, call).await {
+                match self.access.submit(pg, call).await {
                     Ok(_) | Err(ObjectError::NoSuchUpload) => {}
                     Err(error) => return Err(error),
                 }

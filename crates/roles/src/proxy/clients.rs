@@ -23,7 +23,7 @@ impl Clients {
 
 impl<R> super::Proxy<R> {
     /// Requests of clients that are under way, without bytes that clients are still reading.
-    pub(crate) fn clients_under_way(&self) -> u32 {
+    pub(crate) fn clients_in_flight(&self) -> u32 {
         self.clients.under_way()
     }
 }

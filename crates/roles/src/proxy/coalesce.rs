@@ -153,7 +153,7 @@ impl<R: RoleAccess> Proxy<R> {
     }
 
     /// Another region's append was made, which may be several: its object is looked at a little later, once for many.
-    pub(super) fn note_told_append(&self, bucket: &BucketName, key: &ObjectKey) {
+    pub(super) fn note_remote_append(&self, bucket: &BucketName, key: &ObjectKey) {
         self.coalescing.hold(Object { bucket: bucket.clone(), key: key.clone() }, 0);
     }
 
@@ -205,7 +205,7 @@ impl<R: RoleAccess> Proxy<R> {
         from: u64,
     ) -> Result<Option<CoalescePlan>, ObjectError> {
         let ask = CoalesceRequest { bucket, key: key.clone(), from };
-        match self.access.ask(pg, Call::PlanCoalesce(Box::new(ask))).await? {
+        match self.access.submit(pg, Call::PlanCoalesce(Box::new(ask))).await? {
             Settled::Plan(plan) => Ok(plan.map(|plan| *plan)),
             other => Err(unexpected(&other)),
         }
@@ -253,7 +253,7 @@ impl<R: RoleAccess> Proxy<R> {
             window,
             content,
         };
-        match self.access.ask(wanted.pg, Call::Coalesce(Box::new(call))).await {
+        match self.access.submit(wanted.pg, Call::Coalesce(Box::new(call))).await {
             Ok(Settled::Done(..)) => {}
             Ok(other) => return Err(unexpected(&other)),
             Err(ObjectError::NoSuchKey | ObjectError::NoSuchBucket) => return Ok(false),

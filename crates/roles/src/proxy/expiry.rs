@@ -43,7 +43,10 @@ impl<R: RoleAccess> Proxy<R> {
             for (bucket, UploadRow { upload, key, .. }) in old {
                 let request = self.requests.begin();
                 let (pg, request) = (upload.pg, request.id());
-                match self.access.ask(pg, Call::AbortUpload { request, bucket, key, upload }).await
+                match self
+                    .access
+                    .submit(pg, Call::AbortUpload { request, bucket, key, upload })
+                    .await
                 {
                     Ok(_) => {
                         count += 1;

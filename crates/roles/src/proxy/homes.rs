@@ -94,7 +94,7 @@ impl<R: RoleAccess> Proxy<R> {
         let request = self.requests.begin();
         let call =
             Call::Delete { request: request.id(), bucket: id, epoch, key: key.clone(), condition };
-        let made = self.access.ask(pg, call).await;
+        let made = self.access.submit(pg, call).await;
         self.changed(bucket, key, made, Settled::op).await.map(drop)
     }
 
@@ -112,7 +112,7 @@ impl<R: RoleAccess> Proxy<R> {
         self.access.admit()?;
         let request = self.requests.begin();
         let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
-        let made = self.access.ask(pg, call).await;
+        let made = self.access.submit(pg, call).await;
         self.changed(bucket, key, made, Settled::op).await.map(drop)
     }
 
@@ -212,7 +212,7 @@ impl<R: RoleAccess> Proxy<R> {
 
 /// Waits for a place for the bytes of a change that another region is to make: they are in memory.
 async fn place_in(places: &Semaphore, wait_ms: u64) -> Result<SemaphorePermit<'_>, ObjectError> {
-    let patience = Duration::from_millis(wait_ms);
-    let place = timeout(patience, places.acquire()).await;
+    let max_wait = Duration::from_millis(wait_ms);
+    let place = timeout(max_wait, places.acquire()).await;
     place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
 }

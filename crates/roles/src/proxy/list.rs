@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::role_access::{RoleAccess, Scan};
 use super::{Proxy, unavailable};
-use crate::limits::BUCKET_NEWS_MAX;
+use crate::limits::BUCKET_UPDATE_MAX;
 
 impl<R: RoleAccess> Proxy<R> {
     pub(super) async fn list_objects(
@@ -19,7 +19,7 @@ impl<R: RoleAccess> Proxy<R> {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
-        let deadline = Instant::now() + BUCKET_NEWS_MAX;
+        let deadline = Instant::now() + BUCKET_UPDATE_MAX;
         loop {
             let known = self.known(bucket)?;
             let page = self.page(Page::new(b'V', known.id, &request), None, |key, value| {
@@ -27,7 +27,9 @@ impl<R: RoleAccess> Proxy<R> {
                 Some(ListedObject { key, metax: row.metax })
             });
             match page.await {
-                Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
+                Err(ObjectError::NoSuchBucket) => {
+                    self.await_bucket_update(bucket, known, deadline).await?
+                }
                 listed => return listed,
             }
         }
@@ -53,7 +55,7 @@ impl<R: RoleAccess> Proxy<R> {
             return Ok(ListPage { items: Vec::new(), truncated: false });
         }
         let ask = PageRequest { selection: Selection { prefix, delimiter }, after, items_max };
-        let deadline = Instant::now() + BUCKET_NEWS_MAX;
+        let deadline = Instant::now() + BUCKET_UPDATE_MAX;
         let page = loop {
             let known = self.known(bucket)?;
             let page = match self.elsewhere().filter(|_| self.access.is_gateway()) {
@@ -61,7 +63,9 @@ impl<R: RoleAccess> Proxy<R> {
                 None => self.access.list_at_gateway(bucket, ask.clone()).await,
             };
             match page {
-                Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
+                Err(ObjectError::NoSuchBucket) => {
+                    self.await_bucket_update(bucket, known, deadline).await?
+                }
                 page => break page?,
             }
         };
@@ -83,7 +87,7 @@ impl<R: RoleAccess> Proxy<R> {
         let page = self.page(Page::new(b'U', id, &request), after_upload, |_, value| {
             decode::<UploadRow>("upload row", value).ok()
         });
-        page.await.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        page.await.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
     }
 
     async fn page<T: Send>(

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::home_change::HomeChange;
 use super::other_regions::RegionLookup;
-use super::role_access::{Data, Ended, FoundRow, KnownBucket, Lost, RoleAccess, Scan, ScanStep};
+use super::role_access::{BucketSnapshot, Data, Ended, FoundRow, Lost, RoleAccess, Scan, ScanStep};
 use super::task::Task;
 use super::{refused, unavailable, undecodable, unexpected};
 use crate::blocking;
@@ -46,7 +46,7 @@ impl LocalRoles {
         manager: Arc<LocalManager>,
         requests: &Arc<Requests>,
     ) -> Self {
-        meta.heed(requests.clone());
+        meta.attach_requests(requests.clone());
         Self { meta, data, manager }
     }
 
@@ -66,7 +66,7 @@ impl LocalRoles {
             .ok_or_else(|| unavailable("the map does not know the volume of a grant yet"))
     }
 
-    fn look_up(
+    fn find_row(
         &self,
         bucket: BucketId,
         key: &ObjectKey,
@@ -176,7 +176,7 @@ impl Drop for PutGuard<'_> {
             return;
         }
         if let Some(op) = self.ticket.orphan().or(self.op) {
-            self.meta.tell(self.pg, Call::Withdraw { op, disk_full: self.disk_full });
+            self.meta.notify(self.pg, Call::Withdraw { op, disk_full: self.disk_full });
         }
     }
 }
@@ -191,7 +191,7 @@ impl RoleAccess for LocalRoles {
     }
 
     /// Here one map is everybody's.
-    async fn bucket_news(&self, _: &BucketName, _: KnownBucket) {}
+    async fn bucket_update(&self, _: &BucketName, _: BucketSnapshot) {}
 
     fn buckets(&self) -> Vec<BucketRecord> {
         self.manager.map().map.buckets.values().cloned().collect()
@@ -235,7 +235,7 @@ impl RoleAccess for LocalRoles {
     }
 
     /// As with deletions: this one does not speak with other regions.
-    async fn look_at_gateway(
+    async fn read_gateway_state(
         &self,
         _: &BucketName,
         _: &ObjectKey,
@@ -304,7 +304,7 @@ impl RoleAccess for LocalRoles {
         self.admit()
     }
 
-    async fn ask(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
+    async fn submit(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
         self.admit_call(&call)?;
         let (ticket, changes) = (Arc::new(Ticket::default()), call.request().is_some());
         self.meta.call(pg, call, &ticket);
@@ -316,9 +316,9 @@ impl RoleAccess for LocalRoles {
     }
 
     /// While the index is damaged nothing is dropped: a later start does it.
-    fn tell(&self, pg: PgId, call: Call) {
+    fn notify(&self, pg: PgId, call: Call) {
         if !matches!(call, Call::DropStream { .. }) || !self.meta.is_read_only() {
-            self.meta.tell(pg, call);
+            self.meta.notify(pg, call);
         }
     }
 
@@ -358,7 +358,7 @@ impl RoleAccess for LocalRoles {
         match ticket.settled().await {
             Settled::Written(grant, holders) if holders.count() == replicas => {
                 let (op, attempt) = (grant.op, grant.attempt);
-                self.meta.tell(pg, Call::Commit { op, attempt, holders });
+                self.meta.notify(pg, Call::Commit { op, attempt, holders });
                 guard.armed = false;
                 Ok(Ended::Done(clock))
             }
@@ -395,11 +395,11 @@ impl RoleAccess for LocalRoles {
     ) -> Result<Option<VersionRow>, ObjectError> {
         if self.meta.rests(pg, bucket, key) {
             self.meta.requests_by_kind().note(MetaKind::LookUp);
-            return self.look_up(bucket, key);
+            return self.find_row(bucket, key);
         }
-        match self.ask(pg, Call::Read { bucket, key: key.clone() }).await? {
+        match self.submit(pg, Call::Read { bucket, key: key.clone() }).await? {
             Settled::Version(row) => Ok(row.map(|row| *row)),
-            Settled::AskIndex => self.look_up(bucket, key),
+            Settled::AskIndex => self.find_row(bucket, key),
             other => Err(unexpected(&other)),
         }
     }

@@ -71,7 +71,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::data::DataServer;
-use crate::limits::{PROXY_PATIENCE_MS, REGION_CHANGES_MAX, REGION_PARTS_MAX, REGION_REMOTES_MAX};
+use crate::limits::{PROXY_TIMEOUT_MS, REGION_CHANGES_MAX, REGION_PARTS_MAX, REGION_REMOTES_MAX};
 use crate::manager::LocalManager;
 use crate::meta::Meta;
 use crate::requests::Requests;
@@ -95,7 +95,7 @@ pub use remote_roles::{ClusterConfig, ProxyCounters, RemoteRoles};
 use replicated::PositionsSeen;
 pub use replicated::RegionWaits;
 use role_access::RoleAccess;
-pub(crate) use role_access::{KnownBucket, Scan, ScanStep};
+pub(crate) use role_access::{BucketSnapshot, Scan, ScanStep};
 
 /// The events that the proxy saw and that should never be, for metrics and alarms.
 #[derive(Debug, Default)]
@@ -207,7 +207,7 @@ impl<R> Proxy<R> {
     ///
     /// # Panics
     /// If it was told once already.
-    pub fn look_elsewhere(&self, elsewhere: &Arc<dyn OtherRegions>) {
+    pub fn set_other_regions(&self, elsewhere: &Arc<dyn OtherRegions>) {
         assert!(self.elsewhere.set(Arc::downgrade(elsewhere)).is_ok(), "one is asked");
     }
 
@@ -255,18 +255,18 @@ impl<R: RoleAccess> Proxy<R> {
     }
 
     /// A bucket as its record says, also one that is being found empty.
-    fn known(&self, name: &BucketName) -> Result<KnownBucket, ObjectError> {
-        self.access.bucket(name, KnownBucket::of).ok_or(ObjectError::NoSuchBucket)
+    fn known(&self, name: &BucketName) -> Result<BucketSnapshot, ObjectError> {
+        self.access.bucket(name, BucketSnapshot::of).ok_or(ObjectError::NoSuchBucket)
     }
 
     /// Called when a primary reports the bucket deleted or being deleted. Returns when it may be asked again.
     ///
     /// # Errors
     /// At the deadline, while the bucket of that name is still unknown.
-    async fn await_news(
+    async fn await_bucket_update(
         &self,
         name: &BucketName,
-        known: KnownBucket,
+        known: BucketSnapshot,
         deadline: Instant,
     ) -> Result<(), ObjectError> {
         if Instant::now() >= deadline {
@@ -274,7 +274,7 @@ impl<R: RoleAccess> Proxy<R> {
                 "the bucket is being deleted, and whether it is gone is not known here yet";
             return Err(unavailable(reason));
         }
-        self.access.bucket_news(name, known).await;
+        self.access.bucket_update(name, known).await;
         Ok(())
     }
 
@@ -300,7 +300,7 @@ impl<R: RoleAccess> Proxy<R> {
 
     /// Tells a bucket that is gone from one whose record changed on the way, such as one that was
     /// marked for deletion, found to have objects and is live again.
-    fn bucket_gone_or_changed(&self, bucket: &BucketName, error: ObjectError) -> ObjectError {
+    fn bucket_deleted_or_changed(&self, bucket: &BucketName, error: ObjectError) -> ObjectError {
         match error {
             ObjectError::NoSuchBucket if self.live(bucket).is_ok() => ObjectError::SlowDown,
             error => error,
@@ -314,8 +314,8 @@ impl<R: RoleAccess> Proxy<R> {
 }
 
 /// The time at which a call of another process that begins now is given up.
-fn patience() -> Instant {
-    Instant::now() + Duration::from_millis(PROXY_PATIENCE_MS)
+fn max_wait() -> Instant {
+    Instant::now() + Duration::from_millis(PROXY_TIMEOUT_MS)
 }
 
 fn unavailable(reason: &str) -> ObjectError {
@@ -486,7 +486,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
         let begun = self.begin_upload(bucket, key, options).await;
-        begun.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        begun.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
     }
 
     async fn upload(
@@ -503,7 +503,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
             }
             Err(error) => Err(error),
         };
-        found.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        found.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
     }
 
     async fn put_part<B: PutBody>(
@@ -516,7 +516,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
     ) -> Result<PutDone, ObjectError> {
         let _request = self.clients.begin();
         let done = self.put_part_of((bucket, key), upload, number, body).await;
-        done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        done.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
     }
 
     async fn list_parts(
@@ -528,7 +528,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
         let listed = self.show_upload((bucket, key), upload, after, max).await;
-        listed.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        listed.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
     }
 
     async fn complete_upload(

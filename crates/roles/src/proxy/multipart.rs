@@ -121,7 +121,7 @@ impl<R: RoleAccess> Proxy<R> {
             attributes: options.attributes,
             checksum: options.checksum,
         };
-        match self.access.ask(pg, call).await? {
+        match self.access.submit(pg, call).await? {
             Settled::Done(op, _) => Ok(UploadId { pg, op }),
             other => Err(unexpected(&other)),
         }
@@ -138,7 +138,7 @@ impl<R: RoleAccess> Proxy<R> {
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
         let call = Call::AbortUpload { request, bucket: id, key, upload };
-        self.access.ask(pg, call).await.map(|_done| ())
+        self.access.submit(pg, call).await.map(|_done| ())
     }
 
     /// Makes an object of an upload, where its key is decided about.
@@ -227,7 +227,7 @@ impl<R: RoleAccess> Proxy<R> {
             parts: named,
             condition: options.condition,
         };
-        match self.access.ask(pg, call).await? {
+        match self.access.submit(pg, call).await? {
             Settled::Done(_, clock) => Ok(PutDone {
                 etag: assembled.etag,
                 checksum: assembled.checksum,

@@ -30,7 +30,7 @@ pub trait OtherRegions: Send + Sync + 'static {
     ///
     /// # Errors
     /// If it is elsewhere, and cannot be had now.
-    fn look<'a>(
+    fn find_elsewhere<'a>(
         &'a self,
         bucket: &'a BucketName,
         key: &'a ObjectKey,

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::region_version::RegionVersion;
 use super::role_access::{Ended, RoleAccess};
-use super::{Proxy, patience};
+use super::{Proxy, max_wait};
 use crate::limits::PUT_WINDOW_CHUNKS;
 
 /// Everything about a put but its bytes.
@@ -130,7 +130,7 @@ impl<R: RoleAccess> Drop for StreamGuard<R> {
     fn drop(&mut self) {
         if self.armed {
             let (bucket, stream) = (self.bucket, self.stream);
-            self.access.tell(self.pg, Call::DropStream { bucket, stream });
+            self.access.notify(self.pg, Call::DropStream { bucket, stream });
         }
     }
 }
@@ -229,7 +229,7 @@ impl<R: RoleAccess> Proxy<R> {
         description: Description,
         pieces: Pieces,
     ) -> Result<HybridClock, ObjectError> {
-        let (mut tries, by) = (0, patience());
+        let (mut tries, by) = (0, max_wait());
         loop {
             match self.try_chunk(wanted, &target, &description, pieces.clone(), by).await? {
                 Ended::Done(clock) => return Ok(clock),
@@ -400,7 +400,7 @@ impl<R: RoleAccess> Proxy<R> {
             condition: wanted.condition.clone(),
             enough: wanted.enough,
         };
-        match self.access.put(wanted.pg, wanted.call(call), None, patience()).await? {
+        match self.access.put(wanted.pg, wanted.call(call), None, max_wait()).await? {
             Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),
             Ended::Lost(_) => unreachable!("it has no data of its own"),
         }

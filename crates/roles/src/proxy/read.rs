@@ -25,7 +25,7 @@ use super::role_access::RoleAccess;
 use super::task::Task;
 use super::{Proxy, decoded, unavailable, undecodable};
 use crate::data::ReadFailure;
-use crate::limits::BUCKET_NEWS_MAX;
+use crate::limits::BUCKET_UPDATE_MAX;
 use lookup::Lookup;
 use source::{Named, Piece, Source};
 
@@ -53,8 +53,8 @@ impl<R: RoleAccess> Proxy<R> {
             return found;
         }
         let looked = match self.elsewhere().filter(|_| self.access.is_gateway()) {
-            Some(elsewhere) => elsewhere.look(bucket, key).await?,
-            None => self.access.look_at_gateway(bucket, key).await?,
+            Some(elsewhere) => elsewhere.find_elsewhere(bucket, key).await?,
+            None => self.access.read_gateway_state(bucket, key).await?,
         };
         match looked {
             RegionLookup::Here => self.find(bucket, key, wanted).await,
@@ -70,7 +70,7 @@ impl<R: RoleAccess> Proxy<R> {
         key: &ObjectKey,
         wanted: ReadPurpose,
     ) -> Result<Opened, ObjectError> {
-        let deadline = Instant::now() + BUCKET_NEWS_MAX;
+        let deadline = Instant::now() + BUCKET_UPDATE_MAX;
         loop {
             let known = self.known(bucket)?;
             let pg = self.access.pg_of(known.id, key);
@@ -84,17 +84,19 @@ impl<R: RoleAccess> Proxy<R> {
                 Ok((row, bytes)) => {
                     let mut opened = opened(known.id, key, row.ok_or(ObjectError::NoSuchKey)?);
                     opened.bytes = bytes;
-                    self.find_told_parts(pg, &mut opened).await?;
+                    self.find_remote_parts(pg, &mut opened).await?;
                     return Ok(opened);
                 }
-                Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
+                Err(ObjectError::NoSuchBucket) => {
+                    self.await_bucket_update(bucket, known, deadline).await?
+                }
                 Err(error) => return Err(error),
             }
         }
     }
 
     /// Of a version that another region took in parts, what only its row in the index says. Nothing of others.
-    async fn find_told_parts(&self, pg: PgId, opened: &mut Opened) -> Result<(), ObjectError> {
+    async fn find_remote_parts(&self, pg: PgId, opened: &mut Opened) -> Result<(), ObjectError> {
         let is_told = self.access.region() != RegionId::OWN
             && matches!(opened.metax.etag, ETag::Parts(..))
             && !matches!(opened.body, Body::Parts { .. } | Body::Pieces { .. });
@@ -106,7 +108,7 @@ impl<R: RoleAccess> Proxy<R> {
         let entry = ObjectEntry::read(&value).map_err(undecodable)?;
         // Of one that has taken its place meanwhile, nothing.
         if entry.row.op == opened.op {
-            opened.told_parts = entry.parts;
+            opened.remote_parts = entry.parts;
         }
         Ok(())
     }
@@ -217,7 +219,7 @@ impl<R: RoleAccess> Proxy<R> {
 fn reads<R: RoleAccess>(first: Piece, lookup: Lookup<R>) -> PieceReads<ReadFailure> {
     let source = lookup.source.clone();
     let rest = stream::try_unfold(lookup, async |mut lookup| {
-        if let Some(piece) = lookup.take_known() {
+        if let Some(piece) = lookup.take_cached() {
             return Ok(Some((piece, lookup)));
         }
         if lookup.spans.is_empty() {
@@ -240,6 +242,6 @@ fn reads<R: RoleAccess>(first: Piece, lookup: Lookup<R>) -> PieceReads<ReadFailu
 
 fn opened(bucket: BucketId, key: &ObjectKey, row: VersionRow) -> Opened {
     let VersionRow { op, metax, body } = row;
-    let (key, told_parts) = (key.clone(), Vec::new());
-    Opened { bucket, key, op, metax, body, bytes: None, told_parts, remote: None }
+    let (key, remote_parts) = (key.clone(), Vec::new());
+    Opened { bucket, key, op, metax, body, bytes: None, remote_parts, remote: None }
 }

@@ -9,7 +9,7 @@ use super::unavailable;
 /// A server of the release before refuses these.
 const IN_REGION: &str = "appends in a region by servers of an earlier release: upgrade all";
 
-/// The error that a refusal means to a face.
+/// The error that a refusal means to a gateway.
 pub(super) fn refused(refusal: Refusal) -> ObjectError {
     match refusal {
         Refusal::StaleBucket => ObjectError::NoSuchBucket,

@@ -309,14 +309,14 @@ impl RegionAccess for LocalRoles {
     }
 
     async fn tell_positions(&self, _: ServerId, positions: &[(PgId, Vec<Position>)]) -> bool {
-        self.meta().hear_positions(positions);
+        self.meta().receive_positions(positions);
         true
     }
 
     async fn watch_journals(&self, notifier: &Notifier) {
         let mut more = self.meta().shows_more();
         while more.changed().await.is_ok() {
-            notifier.tell();
+            notifier.notify();
         }
     }
 }

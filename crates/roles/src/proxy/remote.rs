@@ -71,7 +71,7 @@ impl<R: RoleAccess> Proxy<R> {
             metax: object.metax,
             body: Body::Inline(Bytes::new()),
             bytes: None,
-            told_parts: object.parts,
+            remote_parts: object.parts,
             remote: Some(Arc::new(remote)),
         })
     }

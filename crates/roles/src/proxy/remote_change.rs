@@ -11,7 +11,7 @@ use larder_types::{
 use super::Proxy;
 use super::put::{OF_REMOTE_CHANGE, PutRequest};
 use super::region_version::RegionVersion;
-use super::role_access::{KnownBucket, RoleAccess};
+use super::role_access::{BucketSnapshot, RoleAccess};
 
 /// The outcome of another region's change that is durable here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) fn unless_beaten(error: ObjectError) -> Result<ChangeOutcome, ObjectE
     if is_beaten { Ok(ChangeOutcome::Beaten) } else { Err(error) }
 }
 
-impl KnownBucket {
+impl BucketSnapshot {
     /// Refuses a change that was requested when the bucket was another, or had another epoch. Tombstones that would
     /// beat it may have gone with a deletion of the bucket in another region.
     pub(super) fn is(self, now: (BucketId, Epoch)) -> Result<(), ObjectError> {
@@ -42,9 +42,9 @@ impl<R: RoleAccess> Proxy<R> {
     ///
     /// # Errors
     /// [`ObjectError`].
-    pub async fn put_told<B: PutBody>(
+    pub async fn put_remote<B: PutBody>(
         &self,
-        (bucket, at): (&BucketName, KnownBucket),
+        (bucket, at): (&BucketName, BucketSnapshot),
         key: &ObjectKey,
         (entry, object): (&Entry, &entry::Object),
         body: B,
@@ -62,9 +62,9 @@ impl<R: RoleAccess> Proxy<R> {
     ///
     /// # Errors
     /// [`ObjectError`]; [`ObjectError::Changed`] if what is here is not the base.
-    pub async fn append_told<B: PutBody>(
+    pub async fn append_remote<B: PutBody>(
         &self,
-        (bucket, known): (&BucketName, KnownBucket),
+        (bucket, known): (&BucketName, BucketSnapshot),
         key: &ObjectKey,
         (entry, object): (&Entry, &entry::Object),
         base: Base,
@@ -96,10 +96,10 @@ impl<R: RoleAccess> Proxy<R> {
             origin: entry.origin,
         };
         let told = Call::RemoteChange(Box::new(RemoteChange::Append(Box::new(append))));
-        match self.access.ask(wanted.pg, told).await {
+        match self.access.submit(wanted.pg, told).await {
             Ok(_done) => {
                 appending.claimed();
-                self.note_told_append(bucket, key);
+                self.note_remote_append(bucket, key);
                 Ok(ChangeOutcome::Taken)
             }
             Err(ObjectError::WriteOffset { .. }) => Err(ObjectError::Changed),
@@ -111,9 +111,9 @@ impl<R: RoleAccess> Proxy<R> {
     ///
     /// # Errors
     /// [`ObjectError`].
-    pub async fn purge_told(
+    pub async fn purge_remote(
         &self,
-        (bucket, known): (&BucketName, KnownBucket),
+        (bucket, known): (&BucketName, BucketSnapshot),
         key: &ObjectKey,
         (at, origin): (Stamp, Origin),
     ) -> Result<ChangeOutcome, ObjectError> {
@@ -121,16 +121,16 @@ impl<R: RoleAccess> Proxy<R> {
         known.is((bucket, epoch))?;
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
-        self.tell_pg(pg, RemoteChange::Purge { request, bucket, epoch, key, at, origin }).await
+        self.send_to_pg(pg, RemoteChange::Purge { request, bucket, epoch, key, at, origin }).await
     }
 
     /// Sets another region's tags and amendments on a key's version, unless another is here by now.
     ///
     /// # Errors
     /// [`ObjectError`].
-    pub async fn amend_told(
+    pub async fn amend_remote(
         &self,
-        (bucket, known): (&BucketName, KnownBucket),
+        (bucket, known): (&BucketName, BucketSnapshot),
         key: &ObjectKey,
         (at, object): (Stamp, &entry::Object),
     ) -> Result<ChangeOutcome, ObjectError> {
@@ -139,7 +139,7 @@ impl<R: RoleAccess> Proxy<R> {
         let request = self.requests.begin();
         let (tags, amended) = (object.metax.attributes.tags.clone(), object.amended);
         let (request, key) = (request.id(), key.clone());
-        self.tell_pg(pg, RemoteChange::Amend { request, bucket, epoch, key, at, tags, amended })
+        self.send_to_pg(pg, RemoteChange::Amend { request, bucket, epoch, key, at, tags, amended })
             .await
     }
 
@@ -150,7 +150,7 @@ impl<R: RoleAccess> Proxy<R> {
     /// [`ObjectError`].
     pub async fn renew(
         &self,
-        (bucket, known): (&BucketName, KnownBucket),
+        (bucket, known): (&BucketName, BucketSnapshot),
         key: &ObjectKey,
         was: OpId,
     ) -> Result<Option<(PgId, OpSeq)>, ObjectError> {
@@ -160,7 +160,7 @@ impl<R: RoleAccess> Proxy<R> {
         let (request, key) = (request.id(), key.clone());
         self.access.admit()?;
         let told = RemoteChange::Renew { request, bucket, epoch, key, was };
-        let done = self.access.ask(pg, Call::RemoteChange(Box::new(told))).await;
+        let done = self.access.submit(pg, Call::RemoteChange(Box::new(told))).await;
         let renewed = done.map(|done| done.op().map(|op| (pg, op)));
         renewed.or_else(|error| unless_beaten(error).map(|_beaten| None))
     }
@@ -184,7 +184,7 @@ impl<R: RoleAccess> Proxy<R> {
         forgotten: Option<(OpSeq, OpSeq)>,
     ) -> Result<(), ObjectError> {
         let request = self.requests.begin();
-        self.tell_pg(pg, RemoteChange::Note { request: request.id(), passed, forgotten })
+        self.send_to_pg(pg, RemoteChange::Note { request: request.id(), passed, forgotten })
             .await
             .map(|_| ())
     }
@@ -200,12 +200,14 @@ impl<R: RoleAccess> Proxy<R> {
         tombstones: Vec<FreedTombstone>,
     ) -> Result<(), ObjectError> {
         let request = self.requests.begin();
-        self.tell_pg(pg, RemoteChange::Free { request: request.id(), tombstones }).await.map(|_| ())
+        self.send_to_pg(pg, RemoteChange::Free { request: request.id(), tombstones })
+            .await
+            .map(|_| ())
     }
 
-    async fn tell_pg(&self, pg: PgId, told: RemoteChange) -> Result<ChangeOutcome, ObjectError> {
+    async fn send_to_pg(&self, pg: PgId, told: RemoteChange) -> Result<ChangeOutcome, ObjectError> {
         self.access.admit()?;
-        let asked = self.access.ask(pg, Call::RemoteChange(Box::new(told))).await;
+        let asked = self.access.submit(pg, Call::RemoteChange(Box::new(told))).await;
         asked.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
     }
 }

@@ -18,7 +18,7 @@ use super::Proxy;
 use super::put::{Pieces, PutRequest, StreamGuard};
 use super::region_version::RegionVersion;
 use super::remote_change::{ChangeOutcome, unless_beaten};
-use super::role_access::{KnownBucket, RoleAccess};
+use super::role_access::{BucketSnapshot, RoleAccess};
 
 /// See the module's head.
 pub struct RemoteParts<R: RoleAccess> {
@@ -39,9 +39,9 @@ impl<R: RoleAccess> RemoteParts<R> {
 }
 
 impl<R: RoleAccess> Proxy<R> {
-    fn wanted_told(
+    fn wanted_remote(
         &self,
-        (bucket, known): (&BucketName, KnownBucket),
+        (bucket, known): (&BucketName, BucketSnapshot),
         key: &ObjectKey,
     ) -> Result<PutRequest, ObjectError> {
         let place = self.place(bucket, key)?;
@@ -53,12 +53,12 @@ impl<R: RoleAccess> Proxy<R> {
     ///
     /// # Errors
     /// [`ObjectError`].
-    pub fn begin_told(
+    pub fn begin_remote(
         &self,
-        bucket: (&BucketName, KnownBucket),
+        bucket: (&BucketName, BucketSnapshot),
         key: &ObjectKey,
     ) -> Result<RemoteParts<R>, ObjectError> {
-        let guard = self.new_chunks(&self.wanted_told(bucket, key)?);
+        let guard = self.new_chunks(&self.wanted_remote(bucket, key)?);
         Ok(RemoteParts { guard, chunks: 0, bytes: 0, md5: Md5::new(), is_ended: false })
     }
 
@@ -71,12 +71,12 @@ impl<R: RoleAccess> Proxy<R> {
     ///
     /// # Errors
     /// [`ObjectError`].
-    pub fn admits_told(
+    pub fn admits_remote(
         &self,
-        bucket: (&BucketName, KnownBucket),
+        bucket: (&BucketName, BucketSnapshot),
         key: &ObjectKey,
     ) -> Result<(), ObjectError> {
-        self.wanted_told(bucket, key)?;
+        self.wanted_remote(bucket, key)?;
         self.access.admit_data()
     }
 
@@ -87,14 +87,14 @@ impl<R: RoleAccess> Proxy<R> {
     ///
     /// # Panics
     /// If the chunk before was the last, or this one is too large.
-    pub async fn add_told(
+    pub async fn add_remote(
         &self,
-        bucket: (&BucketName, KnownBucket),
+        bucket: (&BucketName, BucketSnapshot),
         key: &ObjectKey,
         parts: &mut RemoteParts<R>,
         chunk: Vec<Bytes>,
     ) -> Result<(), ObjectError> {
-        let wanted = self.wanted_told(bucket, key)?;
+        let wanted = self.wanted_remote(bucket, key)?;
         let is_whole = parts.bytes == u64::from(parts.chunks) * u64::from(CHUNK_BYTES_MAX);
         let mut pieces = Pieces::default();
         chunk.iter().for_each(|piece| pieces.push(piece.clone()));
@@ -112,14 +112,14 @@ impl<R: RoleAccess> Proxy<R> {
     ///
     /// # Errors
     /// [`ObjectError`]; [`ObjectError::Body`] if these are not the version's bytes.
-    pub async fn end_told(
+    pub async fn end_remote(
         &self,
-        bucket: (&BucketName, KnownBucket),
+        bucket: (&BucketName, BucketSnapshot),
         key: &ObjectKey,
         (entry, object): (&Entry, &entry::Object),
         parts: &mut RemoteParts<R>,
     ) -> Result<ChangeOutcome, ObjectError> {
-        let wanted = self.wanted_told(bucket, key)?;
+        let wanted = self.wanted_remote(bucket, key)?;
         let md5: [u8; 16] = parts.md5.clone().finalize().into();
         // That of parts of an upload is no digest of the bytes.
         if matches!(object.metax.etag, ETag::Md5(told) if told != md5) {

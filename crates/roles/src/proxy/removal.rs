@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_hears_from_the_list_in_its_map_that_it_was_removed() {
+    fn a_cluster_learns_from_its_map_that_its_region_was_removed() {
         let removal = Removal::default();
         assert!(!removal.of(&Topology::default()), "it is in no region");
         assert!(!removal.of(&map(&[(1, false), (2, false)])));

@@ -25,7 +25,7 @@ use super::role_access::RoleAccess;
 use super::{Proxy, unavailable, undecodable};
 use crate::limits::{
     POSITIONS_ANSWER_MS, POSITIONS_BEHIND_MS, POSITIONS_PASSED_MS, REGION_WAIT_MS,
-    REGION_WAITS_MAX, REPLICATION_MS, TOLD_OPS_MAX,
+    REGION_WAITS_MAX, REMOTE_OPS_MAX, REPLICATION_MS,
 };
 use crate::planted::{self, Bug};
 use crate::wire::Position;
@@ -57,7 +57,7 @@ impl<R: RoleAccess> Proxy<R> {
         made: Result<T, ObjectError>,
         op_of: impl FnOnce(&T) -> Option<OpSeq>,
     ) -> Result<T, ObjectError> {
-        let done = made.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        let done = made.map_err(|error| self.bucket_deleted_or_changed(bucket, error))?;
         self.await_regions(bucket, key, op_of(&done)).await?;
         Ok(done)
     }
@@ -122,7 +122,7 @@ impl<R: RoleAccess> Proxy<R> {
         let pg = self.access.pg_of(bucket, key);
         let op = match op {
             Some(op) => op,
-            None => match self.op_told(pg, bucket, key).await? {
+            None => match self.op_sent(pg, bucket, key).await? {
                 Some(op) => op,
                 // Deleted since, and all regions have that.
                 None => return Ok(count.into()),
@@ -133,7 +133,7 @@ impl<R: RoleAccess> Proxy<R> {
     }
 
     /// The op whose row of the journal tells of a key as it is now.
-    async fn op_told(
+    async fn op_sent(
         &self,
         pg: PgId,
         bucket: BucketId,
@@ -163,11 +163,11 @@ impl<R: RoleAccess> Proxy<R> {
             return Ok(None);
         }
         let found =
-            timeout(Duration::from_millis(REPLICATION_MS), self.known_of(object, own)).await;
+            timeout(Duration::from_millis(REPLICATION_MS), self.known_versions(object, own)).await;
         found.unwrap_or(Ok(None))
     }
 
-    async fn known_of(
+    async fn known_versions(
         &self,
         object: &Opened,
         own: RegionId,
@@ -185,7 +185,7 @@ impl<R: RoleAccess> Proxy<R> {
         }
         let has_passed = |op| move |(_, through): &&Position| *through >= op;
         let op = match known.iter().any(|it| has_passed(object.op.seq)(&it)) {
-            true => match self.told_by(pg, object).await? {
+            true => match self.sent_by(pg, object).await? {
                 Some(op) => op,
                 // Another has taken its place: nobody keeps where the former is.
                 None => return Ok(None),
@@ -203,12 +203,12 @@ impl<R: RoleAccess> Proxy<R> {
 
 impl<R: RoleAccess> Proxy<R> {
     /// The op by which the journal tells a version of this region first; `None` if it is the key's version no more.
-    async fn told_by(&self, pg: PgId, object: &Opened) -> Result<Option<OpSeq>, ObjectError> {
+    async fn sent_by(&self, pg: PgId, object: &Opened) -> Result<Option<OpSeq>, ObjectError> {
         // A put with data is told by its outcome, which may be far behind it: only the row says by which.
-        if !matches!(object.body, Body::Chunk(_)) || planted::has(Bug::CountsPutAsTold) {
+        if !matches!(object.body, Body::Chunk(_)) || planted::has(Bug::CountsPutAsSent) {
             return Ok(Some(object.op.seq));
         }
-        if let Some(op) = self.positions_seen.told_by(pg, object.op) {
+        if let Some(op) = self.positions_seen.sent_by(pg, object.op) {
             return Ok(Some(op));
         }
         let row = rows::version(object.bucket, &object.key, rows::UNVERSIONED);
@@ -218,7 +218,7 @@ impl<R: RoleAccess> Proxy<R> {
             return Ok(None);
         }
         let op = op_of(&entry, self.access.region());
-        self.positions_seen.note_told(pg, object.op, op);
+        self.positions_seen.note_sent(pg, object.op, op);
         Ok(Some(op))
     }
 
@@ -234,26 +234,26 @@ impl<R: RoleAccess> Proxy<R> {
 }
 
 /// Answers of primaries about other regions, kept so that not every read asks: positions in journals, one list for each group, and ops
-/// that told versions, at most [`TOLD_OPS_MAX`].
+/// that told versions, at most [`REMOTE_OPS_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct PositionsSeen {
     by_pg: Mutex<BTreeMap<PgId, (Instant, Vec<Position>)>>,
     /// By the op of the put. They never change.
-    told: Mutex<BTreeMap<(PgId, OpId), OpSeq>>,
+    sent: Mutex<BTreeMap<(PgId, OpId), OpSeq>>,
 }
 
 impl PositionsSeen {
-    fn told_by(&self, pg: PgId, put: OpId) -> Option<OpSeq> {
-        self.told.lock().get(&(pg, put)).copied()
+    fn sent_by(&self, pg: PgId, put: OpId) -> Option<OpSeq> {
+        self.sent.lock().get(&(pg, put)).copied()
     }
 
-    fn note_told(&self, pg: PgId, put: OpId, by: OpSeq) {
-        let mut told = self.told.lock();
-        if told.len() >= TOLD_OPS_MAX {
+    fn note_sent(&self, pg: PgId, put: OpId, by: OpSeq) {
+        let mut sent = self.sent.lock();
+        if sent.len() >= REMOTE_OPS_MAX {
             // Those that are read again come back.
-            told.clear();
+            sent.clear();
         }
-        told.insert((pg, put), by);
+        sent.insert((pg, put), by);
     }
 
     fn of(&self, pg: PgId, op: OpSeq) -> Option<Vec<Position>> {

@@ -52,14 +52,14 @@ pub type FoundRow = (Vec<u8>, Bytes);
 
 /// A bucket as it is known at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KnownBucket {
+pub struct BucketSnapshot {
     /// Its id.
     pub id: BucketId,
     epoch: Epoch,
     state: BucketState,
 }
 
-impl KnownBucket {
+impl BucketSnapshot {
     /// As its record says.
     pub(crate) fn of(record: &BucketRecord) -> Self {
         Self { id: record.id, epoch: record.epoch, state: record.state }
@@ -103,8 +103,11 @@ pub trait RoleAccess: Send + Sync + 'static {
     /// Called when a primary reports that a bucket, as known here, is deleted or being deleted. Waits a little for a
     /// map that shows it: the bucket is live again, or its name is another's or free. It may also be the primary whose
     /// map is behind.
-    fn bucket_news(&self, name: &BucketName, known: KnownBucket)
-    -> impl Future<Output = ()> + Send;
+    fn bucket_update(
+        &self,
+        name: &BucketName,
+        known: BucketSnapshot,
+    ) -> impl Future<Output = ()> + Send;
 
     /// All buckets, by name.
     fn buckets(&self) -> Vec<BucketRecord>;
@@ -148,7 +151,7 @@ pub trait RoleAccess: Send + Sync + 'static {
 
     /// Has the gateway ask other regions for a key that is not here. It is an error if one of them has it, and it cannot be had now.
     /// This proxy is none.
-    fn look_at_gateway(
+    fn read_gateway_state(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
@@ -202,14 +205,14 @@ pub trait RoleAccess: Send + Sync + 'static {
     fn admit_data(&self) -> Result<(), ObjectError>;
 
     /// Makes a call that becomes an op, and waits for it.
-    fn ask(
+    fn submit(
         &self,
         pg: PgId,
         call: Call,
     ) -> impl Future<Output = Result<Settled, ObjectError>> + Send;
 
     /// Tells a PG something that has no answer.
-    fn tell(&self, pg: PgId, call: Call);
+    fn notify(&self, pg: PgId, call: Call);
 
     /// Puts an object, for a client or another region: METAX and data in parallel, committed when both are
     /// durable (`ARCHITECTURE.md`). If the future is dropped the put is taken back. It ends `by` then, at

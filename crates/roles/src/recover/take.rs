@@ -121,7 +121,7 @@ pub enum RecoveryRefused {
     },
     /// Nothing is to be done.
     #[error("{dir} has already taken this recovery, and has run since")]
-    GoneOn {
+    Continued {
         /// The directory.
         dir: String,
     },
@@ -334,7 +334,7 @@ fn check_kept(
         return Ok(());
     }
     if has_taken(&kept, map) {
-        return Err(RecoveryRefused::GoneOn { dir: shown() });
+        return Err(RecoveryRefused::Continued { dir: shown() });
     }
     Err(RecoveryRefused::Later { dir: shown(), kept: kept.version.0, made: map.version.0 })
 }

@@ -160,7 +160,7 @@ fn what_a_server_did_that_was_not_asked_is_not_left_out_in_silence() {
 }
 
 #[test]
-fn groups_and_volumes_that_would_be_out_of_reach_are_told_before_anything_is_made() {
+fn unreachable_groups_and_volumes_are_reported_before_anything_changes() {
     let mut log = Log::cluster();
     for id in [2, 6, 10] {
         log.done(Command::AddDisk(ServerId(id), Weight(1), 9));
@@ -217,7 +217,7 @@ fn a_cluster_with_servers_that_keep_no_maps_is_refused() {
 }
 
 #[test]
-fn a_log_of_a_manager_that_is_left_has_what_no_server_has_heard_of() {
+fn a_surviving_managers_log_may_be_ahead_of_all_servers() {
     let log = Log::cluster();
     let root = tempfile::tempdir().unwrap();
     let recovery = recovered(&files(&log), &[]).recovery;

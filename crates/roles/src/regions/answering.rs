@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_link::{
-    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked, FetchSink, Hello,
-    IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, RegionList, Report, Source, TellHomes,
-    Walk, WalkAnswer,
+    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchRequest, FetchSink,
+    Hello, IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, RegionList, Report, Source,
+    TellHomes, Walk, WalkAnswer,
 };
 use larder_objects::ObjectError;
 use larder_protocol::Planted;
-use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
+use larder_protocol::limits::{REGION_REQUEST_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::{Token, compare};
@@ -29,7 +29,7 @@ use super::runs::{self, Unreadable};
 use super::source::SourceState;
 use crate::blocking;
 use crate::clock::now_ms;
-use crate::limits::{REGION_LOOKS_MS, REGION_NEWS_MS, REGION_WALK_MS};
+use crate::limits::{REGION_CHECKS_MS, REGION_UPDATE_MS, REGION_WALK_MS};
 use crate::proxy::RegionAccess;
 
 /// See the module's head.
@@ -50,7 +50,7 @@ impl<R: RegionAccess> Source for Answering<R> {
     async fn ask(&self, from: RegionId, mut ask: IdsQuery) -> Result<IdsReply, Declined> {
         ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
         let mut more = self.0.shared().notifier.subscribe();
-        let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
+        let until = Instant::now() + Duration::from_millis(REGION_UPDATE_MS);
         let mut is_first = true;
         loop {
             more.mark_seen();
@@ -62,10 +62,10 @@ impl<R: RegionAccess> Source for Answering<R> {
             if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
                 return Ok(told);
             }
-            skip_looked_at(&mut ask, &told);
+            skip_examined(&mut ask, &told);
             // Changes taken from the asking region show all the time, and are no news to it.
             if !is_first {
-                sleep(Duration::from_millis(REGION_LOOKS_MS)).await;
+                sleep(Duration::from_millis(REGION_CHECKS_MS)).await;
             }
             is_first = false;
         }
@@ -128,7 +128,7 @@ impl<R: RegionAccess> Source for Answering<R> {
     }
 
     async fn keys(&self, _: RegionId, keys: Keys) -> Result<KeysReply, Declined> {
-        lists::tell(self.0.shared(), keys).await
+        lists::send_keys(self.0.shared(), keys).await
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
@@ -148,7 +148,7 @@ impl<R: RegionAccess> Source for Answering<R> {
 
     async fn list(&self, _: RegionId, list: List) -> Result<ListAnswer, Declined> {
         self.look(async move |state| {
-            let (shown, ids_max) = (&state.shared().shown, REGION_ASK_IDS_MAX + 1);
+            let (shown, ids_max) = (&state.shared().shown, REGION_REQUEST_IDS_MAX + 1);
             let ids = shown.ids(&state.own_buckets(), &list.range, ids_max).await?;
             let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
             let buckets = state.names_of(listed.ids.iter())?;
@@ -160,7 +160,7 @@ impl<R: RegionAccess> Source for Answering<R> {
     async fn fetch(
         &self,
         from: RegionId,
-        fetch: FetchAsked,
+        fetch: FetchRequest,
         sink: FetchSink,
     ) -> Result<(), Declined> {
         fetches::answer(self.0.shared(), from, fetch, sink).await
@@ -205,7 +205,7 @@ async fn whole<T: Send + 'static>(
 }
 
 /// Moves a request's tokens past outcomes that have been examined and hold no changes for the region.
-fn skip_looked_at(ask: &mut IdsQuery, told: &IdsReply) {
+fn skip_examined(ask: &mut IdsQuery, told: &IdsReply) {
     let passed: BTreeMap<PgId, Token> =
         told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
     for (pg, behind, _) in &mut ask.pgs {

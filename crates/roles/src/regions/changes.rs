@@ -64,7 +64,7 @@ pub(super) async fn make_at<R: RegionAccess>(
     }
     let bucket = change.bucket.clone();
     let asked = async { shared.link_to(home)?.change(change).await }.await;
-    shared.homes.count_asked(asked.is_ok());
+    shared.homes.count_request(asked.is_ok());
     match asked {
         Ok(ChangeAnswer::Unavailable(why)) => Err(unavailable(why)),
         Ok(ChangeAnswer::NotHome(known)) => {
@@ -87,8 +87,8 @@ pub(super) async fn make<R: RegionAccess>(
     let Change { bucket, key, condition, kind } = change;
     // The answer has to be on its way before nobody waits for it.
     let until = Instant::now() + CHANGE_TIME_MAX.saturating_sub(Duration::from_secs(1));
-    let patience = Duration::from_millis(REGION_MISS_MS);
-    let Ok(Ok(_place)) = timeout(patience, shared.made.acquire()).await else {
+    let max_wait = Duration::from_millis(REGION_MISS_MS);
+    let Ok(Ok(_place)) = timeout(max_wait, shared.made.acquire()).await else {
         return ChangeAnswer::SlowDown;
     };
     let (has_condition, is_append) =

@@ -21,9 +21,9 @@ pub(super) struct Clients {
 
 impl<R: RegionAccess> Shared<R> {
     /// Requests of clients that are under way at the busiest machine.
-    pub(super) fn clients_under_way(&self) -> u32 {
+    pub(super) fn clients_in_flight(&self) -> u32 {
         let elsewhere = self.clients.elsewhere.load(Ordering::Relaxed);
-        self.proxy.clients_under_way().max(elsewhere)
+        self.proxy.clients_in_flight().max(elsewhere)
     }
 
     /// Returns true if something is pulled, or renewed.

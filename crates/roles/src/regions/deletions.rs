@@ -40,7 +40,7 @@ use crate::proxy::RegionAccess;
 type Ending = SharedFuture<BoxFuture<'static, Result<(), ObjectError>>>;
 
 /// Where the result is told.
-type Tells = tokio::sync::oneshot::Sender<Result<(), ObjectError>>;
+type DeletionReply = tokio::sync::oneshot::Sender<Result<(), ObjectError>>;
 
 /// Deletions that this region and others have begun.
 pub(super) struct Deletions {
@@ -116,8 +116,8 @@ pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>) {
             }
         }
         // A single node's own requests begin at once, but for one whose client went away at the wrong moment.
-        let patience = Duration::from_millis(REGION_CLOSE_MS);
-        let _passed = timeout(patience, shared.shown.access().map_passes(version)).await;
+        let max_wait = Duration::from_millis(REGION_CLOSE_MS);
+        let _passed = timeout(max_wait, shared.shown.access().map_passes(version)).await;
     }
 }
 
@@ -163,38 +163,42 @@ pub(super) async fn end_of<R: RegionAccess>(
 }
 
 /// Steps a deletion, and tells how it ended as soon as that is known. Answers that come later are looked at, too.
-async fn delete<R: RegionAccess>(shared: &Arc<Shared<R>>, record: BucketRecord, tells: Tells) {
+async fn delete<R: RegionAccess>(
+    shared: &Arc<Shared<R>>,
+    record: BucketRecord,
+    tells: DeletionReply,
+) {
     let _place = shared.deletions.places.acquire().await;
     let mut run = Run::of(shared, record);
     if run.record.is_local()
         && let Err(error) = sharing::none_elsewhere(shared, &run.record).await
     {
         give_up(shared, &run.record).await;
-        return tell(shared, mark_of(&run.record), tells, Err(error));
+        return reply(shared, mark_of(&run.record), tells, Err(error));
     }
     if let Err(error) = run.find_empty().await {
-        return tell(shared, mark_of(&run.record), tells, Err(error));
+        return reply(shared, mark_of(&run.record), tells, Err(error));
     }
     let (mut out, mut tells) = (Vec::new(), Some(tells));
     let mut deletion = Deletion::begin(run.others.iter().copied(), &mut out);
     loop {
         for effect in std::mem::take(&mut out) {
-            if let Some(ended) = run.carry_out(effect).await
+            if let Some(ended) = run.perform(effect).await
                 && let Some(tells) = tells.take()
             {
-                tell(shared, mark_of(&run.record), tells, ended);
+                reply(shared, mark_of(&run.record), tells, ended);
             }
         }
-        let Some((event, why)) = run.asking.next().await else { return };
+        let Some((event, why)) = run.pending_calls.next().await else { return };
         run.reasons.extend(why);
         deletion.step(event, &mut out);
     }
 }
 
-fn tell<R: RegionAccess>(
+fn reply<R: RegionAccess>(
     shared: &Shared<R>,
     mark: Mark,
-    tells: Tells,
+    tells: DeletionReply,
     ended: Result<(), ObjectError>,
 ) {
     shared.deletions.note_ended(mark, ended.clone());
@@ -210,7 +214,7 @@ struct Run<R: RegionAccess> {
     shared: Arc<Shared<R>>,
     record: BucketRecord,
     others: BTreeSet<RegionId>,
-    asking: FuturesUnordered<BoxFuture<'static, Answered>>,
+    pending_calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// The last reason of each region for not doing what it was asked.
     reasons: BTreeMap<RegionId, String>,
 }
@@ -221,8 +225,8 @@ impl<R: RegionAccess> Run<R> {
         // No other region has one that is local, or has one of its name.
         let others = members.live().filter(|_| !record.is_local());
         let others = others.map(|peer| peer.number).collect();
-        let (asking, reasons) = (FuturesUnordered::new(), BTreeMap::new());
-        Self { shared: shared.clone(), record, others, asking, reasons }
+        let (pending_calls, reasons) = (FuturesUnordered::new(), BTreeMap::new());
+        Self { shared: shared.clone(), record, others, pending_calls, reasons }
     }
 
     /// Returns true if the bucket is closed here under the mark of this deletion still.
@@ -246,15 +250,15 @@ impl<R: RegionAccess> Run<R> {
     }
 
     /// Carries out an effect; returns how the deletion ended, if it has.
-    async fn carry_out(&mut self, effect: Effect) -> Option<Result<(), ObjectError>> {
+    async fn perform(&mut self, effect: Effect) -> Option<Result<(), ObjectError>> {
         match effect {
-            Effect::Close(region) => self.ask_to_close(region),
+            Effect::Close(region) => self.request_close(region),
             Effect::CheckOwn => {
                 let event = Event::Own(self.is_closed());
-                self.asking.push(std::future::ready((event, None)).boxed());
+                self.pending_calls.push(std::future::ready((event, None)).boxed());
             }
-            Effect::Delete(region, mark) => self.ask_to_end(region, mark, true),
-            Effect::Reopen(region, mark) => self.ask_to_end(region, Some(mark), false),
+            Effect::Delete(region, mark) => self.request_end(region, mark, true),
+            Effect::Reopen(region, mark) => self.request_end(region, Some(mark), false),
             Effect::DeleteOwn => {
                 let deleted = delete_closed(&self.shared, &self.record).await;
                 match &deleted {
@@ -271,30 +275,33 @@ impl<R: RegionAccess> Run<R> {
         None
     }
 
-    fn ask_to_close(&self, region: RegionId) {
+    fn request_close(&self, region: RegionId) {
         let own = self.shared.shown.own();
         let regions = self.others.iter().copied().chain([own]).collect();
         let (shared, bucket) = (self.shared.clone(), self.record.name.clone());
         let close = CloseBucket { bucket, regions };
-        let asking = async move {
-            match asked(region, async { shared.link_to(region)?.close_bucket(close).await }).await {
+        let pending_calls = async move {
+            match call_region(region, async { shared.link_to(region)?.close_bucket(close).await })
+                .await
+            {
                 Ok(answer) => (Event::Close(region, Some(answer)), None),
                 Err(why) => (Event::Close(region, None), Some(why)),
             }
         };
-        self.asking.push(asking.boxed());
+        self.pending_calls.push(pending_calls.boxed());
     }
 
-    fn ask_to_end(&self, region: RegionId, mark: Option<Mark>, delete: bool) {
+    fn request_end(&self, region: RegionId, mark: Option<Mark>, delete: bool) {
         let (shared, bucket) = (self.shared.clone(), self.record.name.clone());
         let end = EndClosed { bucket, mark, delete };
-        let asking = async move {
-            match asked(region, async { shared.link_to(region)?.end_closed(end).await }).await {
+        let pending_calls = async move {
+            match call_region(region, async { shared.link_to(region)?.end_closed(end).await }).await
+            {
                 Ok(is_done) => (Event::Delete(region, delete && is_done), None),
                 Err(why) => (Event::Delete(region, false), Some(why)),
             }
         };
-        self.asking.push(asking.boxed());
+        self.pending_calls.push(pending_calls.boxed());
     }
 
     /// The error for the client.
@@ -337,11 +344,11 @@ impl<R: RegionAccess> Run<R> {
 /// A region's answer; if there is none, also the reason.
 type Answered = (Event, Option<(RegionId, String)>);
 
-async fn asked<T>(
+async fn call_region<T>(
     region: RegionId,
-    asking: impl Future<Output = Result<T, LinkError>>,
+    pending_calls: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, (RegionId, String)> {
-    match timeout(Duration::from_millis(REGION_CLOSE_MS), asking).await {
+    match timeout(Duration::from_millis(REGION_CLOSE_MS), pending_calls).await {
         Ok(answered) => answered.map_err(|error| (region, error.to_string())),
         Err(_elapsed) => Err((region, format!("no answer within {REGION_CLOSE_MS} ms"))),
     }

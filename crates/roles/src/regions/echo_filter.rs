@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_told_what_it_did_not_tell() {
+    fn a_region_gets_the_changes_of_others() {
         let echo_filter = EchoFilter::default();
         echo_filter.note(RegionId(2), [id(7), id(8), id(7)].iter());
         assert_eq!(told_to(&echo_filter, 2, &[6, 7, 8, 9]), [6, 9]);

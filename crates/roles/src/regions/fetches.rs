@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, Stream, StreamExt, stream};
-use larder_link::{Declined, FetchAsked, FetchPart, FetchSince, FetchSink, Fetched, LinkError};
+use larder_link::{Declined, FetchPart, FetchRequest, FetchSince, FetchSink, Fetched, LinkError};
 use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::region::entry::EntryKind;
 use larder_protocol::region::{Base, Entry, KeyRows, Name};
@@ -27,12 +27,12 @@ use crate::proxy::RegionAccess;
 pub(super) async fn answer<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
-    asked: FetchAsked,
+    asked: FetchRequest,
     sink: FetchSink,
 ) -> Result<(), Declined> {
     match asked {
-        FetchAsked::Entries(fetch) => send_entries(shared, from, fetch, sink).await,
-        FetchAsked::Part(part) => send_part(shared, from, part, sink).await,
+        FetchRequest::Entries(fetch) => send_entries(shared, from, fetch, sink).await,
+        FetchRequest::Part(part) => send_part(shared, from, part, sink).await,
     }
 }
 
@@ -50,7 +50,7 @@ async fn send_part<R: RegionAccess>(
     let bytes = fetched.bytes;
     let sent = send(&mut sink, fetched, body).await;
     sent.map_err(|error| broken_off(from, &error))?;
-    shared.watch.counters().told_part(bytes);
+    shared.watch.counters().count_part_sent(bytes);
     Ok(())
 }
 
@@ -300,9 +300,9 @@ async fn opened<R: RegionAccess>(
     name: Name,
     wanted: Wanted,
 ) -> Opened {
-    let patience = Duration::from_millis(REGION_OPEN_MS);
+    let max_wait = Duration::from_millis(REGION_OPEN_MS);
     let late = || ObjectError::Unavailable { reason: "it is not open in time".to_owned() };
-    let found = timeout(patience, shared.open(&name, wanted)).await.unwrap_or_else(|_| Err(late()));
+    let found = timeout(max_wait, shared.open(&name, wanted)).await.unwrap_or_else(|_| Err(late()));
     let (found, is_withheld) = match found {
         Ok(found) => {
             let is_withheld = found.lacks_base;

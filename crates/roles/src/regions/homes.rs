@@ -34,12 +34,12 @@ use super::source::SourceState;
 use crate::blocking;
 use crate::limits::{
     REGION_HOME_MARKS_MAX, REGION_HOME_MARKS_MS, REGION_HOME_RUNS_MAX, REGION_HOMES_MS,
-    REGION_HOMES_TOLD_MS,
+    REGION_HOMES_REPORT_MS,
 };
 use crate::proxy::RegionAccess;
 
 /// Homes as a region was told them.
-type Told = Vec<(BucketName, Home)>;
+type ReportedHomes = Vec<(BucketName, Home)>;
 
 /// State of homes.
 #[derive(Debug, Default)]
@@ -50,11 +50,11 @@ pub(super) struct Homes {
     /// A run has carried an order out.
     carried_out: Notify,
     /// Orders that were begun, so that all have their turn.
-    turn: AtomicUsize,
+    next_region: AtomicUsize,
     /// The last reason why an order is not carried out.
     reasons: Mutex<BTreeMap<BucketName, String>>,
     /// The homes that each region was told last, and when.
-    told: Mutex<BTreeMap<RegionId, (Told, Instant)>>,
+    reported: Mutex<BTreeMap<RegionId, (ReportedHomes, Instant)>>,
     counters: HomeCounters,
 }
 
@@ -89,7 +89,7 @@ impl Homes {
         &self.counters
     }
 
-    pub(super) fn count_asked(&self, is_answered: bool) {
+    pub(super) fn count_request(&self, is_answered: bool) {
         let HomeCounters { asked, unanswered, .. } = &self.counters;
         if is_answered { asked } else { unanswered }.fetch_add(1, Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl Homes {
     }
 
     /// True if a run has carried this order out.
-    fn has_carried_out(&self, bucket: &BucketName, scope: HomeScope) -> bool {
+    fn has_executed(&self, bucket: &BucketName, scope: HomeScope) -> bool {
         self.runs.lock().carried_out.get(bucket) == Some(&scope)
     }
 
@@ -164,13 +164,13 @@ pub(super) async fn hear_home<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     bucket: &BucketName,
-    told: Home,
+    reported: Home,
 ) {
     let Some(record) = shared.homed(bucket) else { return };
-    if is_owed(shared.shown.own(), record.home.as_ref(), told) {
-        return run::begin(shared, bucket.clone(), (told.scope, true));
+    if is_owed(shared.shown.own(), record.home.as_ref(), reported) {
+        return run::begin(shared, bucket.clone(), (reported.scope, true));
     }
-    let Some(next) = heard(shared.shown.own(), record.home.as_ref(), told) else { return };
+    let Some(next) = heard(shared.shown.own(), record.home.as_ref(), reported) else { return };
     match shared.shown.access().set_home(bucket, record.home, next).await {
         Ok(true) => {
             tracing::info!(%bucket, %from, home = ?next, "the home of a bucket has moved")
@@ -285,15 +285,15 @@ impl<R: RegionAccess> SourceState<R> {
 pub(super) async fn hear<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
-    told: TellHomes,
+    reported: TellHomes,
 ) {
-    for (bucket, home) in told.homes {
+    for (bucket, home) in reported.homes {
         hear_home(shared, from, &bucket, home).await;
     }
 }
 
-/// Tells other regions of homes, when these change and every [`REGION_HOMES_TOLD_MS`]. Does not end.
-pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>) {
+/// Tells other regions of homes, when these change and every [`REGION_HOMES_REPORT_MS`]. Does not end.
+pub(super) async fn report_loop<R: RegionAccess>(shared: Arc<Shared<R>>) {
     loop {
         let version = shared.shown.access().map_version();
         let buckets = shared.shown.access().buckets();
@@ -302,27 +302,27 @@ pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>) {
         let members = shared.region_endpoint.members().borrow().clone();
         let telling = members.live().map(async |peer| {
             let region = peer.number;
-            let again = Duration::from_millis(REGION_HOMES_TOLD_MS);
+            let again = Duration::from_millis(REGION_HOMES_REPORT_MS);
             let is_told = shared
                 .homes
-                .told
+                .reported
                 .lock()
                 .get(&region)
-                .is_some_and(|(told, at)| *told == homes && at.elapsed() < again);
+                .is_some_and(|(reported, at)| *reported == homes && at.elapsed() < again);
             if is_told || homes.is_empty() {
                 return;
             }
             let asked = async {
-                for part in homes.chunks(larder_link::limits::HOMES_TOLD_MAX) {
-                    let told = TellHomes { homes: part.to_vec() };
-                    shared.link_to(region)?.tell_homes(told).await?;
+                for part in homes.chunks(larder_link::limits::HOMES_REPORTED_MAX) {
+                    let reported = TellHomes { homes: part.to_vec() };
+                    shared.link_to(region)?.tell_homes(reported).await?;
                 }
                 Ok::<_, larder_link::LinkError>(())
             };
             match asked.await {
                 Ok(()) => {
-                    let told = (homes.clone(), Instant::now());
-                    shared.homes.told.lock().insert(region, told);
+                    let reported = (homes.clone(), Instant::now());
+                    shared.homes.reported.lock().insert(region, reported);
                 }
                 // It would decide by itself.
                 Err(larder_link::LinkError::Unsound(_)) => shared.watch.alarm(
@@ -334,8 +334,8 @@ pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>) {
         });
         futures::future::join_all(telling).await;
         // A single node's map is looked at regularly.
-        let patience = Duration::from_millis(REGION_HOMES_MS);
-        let _passed = timeout(patience, shared.shown.access().map_passes(version)).await;
+        let max_wait = Duration::from_millis(REGION_HOMES_MS);
+        let _passed = timeout(max_wait, shared.shown.access().map_passes(version)).await;
     }
 }
 
@@ -374,7 +374,7 @@ pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf
         for (bucket, scope) in coming.collect::<Vec<_>>() {
             run::begin(&shared, bucket, (scope, true));
         }
-        let over = carry_out(&shared, orders).await;
+        let over = perform(&shared, orders).await;
         shared.homes.orders.lock().retain(|bucket, _| over.iter().all(|it| it.bucket != *bucket));
         if !over.is_empty() {
             let of = dir.clone();
@@ -390,13 +390,13 @@ pub(super) async fn follow<R: RegionAccess>(shared: Arc<Shared<R>>, dir: PathBuf
 }
 
 /// Begins what is ordered; returns the orders that are carried out, or cannot be.
-async fn carry_out<R: RegionAccess>(
+async fn perform<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     mut orders: Vec<HomeOrder>,
 ) -> Vec<HomeOrder> {
     let mut over = Vec::new();
     if !orders.is_empty() {
-        let first = shared.homes.turn.fetch_add(REGION_HOME_RUNS_MAX, Ordering::Relaxed);
+        let first = shared.homes.next_region.fetch_add(REGION_HOME_RUNS_MAX, Ordering::Relaxed);
         let first = first % orders.len();
         orders.rotate_left(first);
     }
@@ -424,7 +424,7 @@ async fn carry_out<R: RegionAccess>(
             (Order::Here(scope), Some(home)) if home.state == HomeState::Here => {
                 home.scope == scope
             }
-            (Order::Here(scope), _) if shared.homes.has_carried_out(bucket, scope) => true,
+            (Order::Here(scope), _) if shared.homes.has_executed(bucket, scope) => true,
             (Order::Nowhere, None) => true,
             (Order::Nowhere, Some(home)) => match give_up(shared, bucket, home).await {
                 Some(is_so) => is_so,

@@ -30,8 +30,8 @@ pub(super) async fn shorten<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<
         };
         match forgettable(&shared, &state, &others).await {
             // There may be more: an op forgets a few.
-            Ok(may_go) if !may_go.is_empty() => {
-                forget(&shared, may_go).await;
+            Ok(removable) if !removable.is_empty() => {
+                forget(&shared, removable).await;
                 times.reset_after(Duration::from_millis(REGION_FORGET_PAUSE_MS));
             }
             Ok(_) => {}
@@ -41,13 +41,13 @@ pub(super) async fn shorten<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<
 }
 
 /// Outcomes that may be forgotten: a PG's, from one op to another.
-struct MayGo {
+struct TrimPoint {
     pg: PgId,
     ops: (OpSeq, OpSeq),
 }
 
-async fn forget<R: RegionAccess>(shared: &Shared<R>, may_go: Vec<MayGo>) {
-    for MayGo { pg, ops } in may_go {
+async fn forget<R: RegionAccess>(shared: &Shared<R>, removable: Vec<TrimPoint>) {
+    for TrimPoint { pg, ops } in removable {
         if let Err(error) = shared.proxy.note(pg, Vec::new(), Some(ops)).await {
             tracing::debug!(%pg, %error, "a journal was not trimmed: will retry");
         }
@@ -58,8 +58,8 @@ async fn forgettable<R: RegionAccess>(
     shared: &Shared<R>,
     state: &SourceState<R>,
     others: &[RegionId],
-) -> Result<Vec<MayGo>, ObjectError> {
-    let mut may_go = Vec::new();
+) -> Result<Vec<TrimPoint>, ObjectError> {
+    let mut removable = Vec::new();
     let pgs = (0..shared.shown.pg_count()).map(|pg| (PgId(pg), Token::default())).collect();
     let ask = JournalRequest { pgs, ids_max: 0, settled: false };
     for (pg, JournalShown { applied, forgotten, .. }) in shared.shown.journals(&ask).await? {
@@ -70,7 +70,7 @@ async fn forgettable<R: RegionAccess>(
             continue;
         }
         let first = shared.shown.first_outcome(pg, (forgotten.next(), upto)).await?;
-        may_go.extend(first.map(|first| MayGo { pg, ops: (first, upto) }));
+        removable.extend(first.map(|first| TrimPoint { pg, ops: (first, upto) }));
     }
-    Ok(may_go)
+    Ok(removable)
 }

@@ -40,8 +40,8 @@ pub(super) async fn page<R: RegionAccess>(
     ask: PageRequest,
 ) -> Result<ListedPage, ObjectError> {
     let counters = shared.watch.counters();
-    let patience = Duration::from_millis(REGION_LIST_PLACE_MS);
-    let listed = match timeout(patience, shared.lists.acquire()).await {
+    let max_wait = Duration::from_millis(REGION_LIST_PLACE_MS);
+    let listed = match timeout(max_wait, shared.lists.acquire()).await {
         Ok(Ok(_place)) => merged(shared, bucket, ask).await,
         Ok(Err(_)) | Err(_) => Err(ObjectError::SlowDown),
     };
@@ -71,7 +71,7 @@ async fn merged<R: RegionAccess>(
             return Ok(merging.finish());
         }
         let asking = asks.into_iter().map(async |(region, ask)| {
-            let told = told_by(shared, &members, region, (bucket, &ask, &regions));
+            let told = fetch_keys(shared, &members, region, (bucket, &ask, &regions));
             (region, timeout_at(until, told).await, ask)
         });
         // All are awaited: a call that is dropped would cost its connection.
@@ -79,8 +79,8 @@ async fn merged<R: RegionAccess>(
         for (region, told, ask) in join_all(asking).await {
             match told {
                 Ok(Ok(told)) => merging.take(region, &ask, told),
-                Ok(Err(NotTold::Late(error))) => late = Some(error),
-                Ok(Err(NotTold::Refused(error))) => return Err(error),
+                Ok(Err(ListRefused::Late(error))) => late = Some(error),
+                Ok(Err(ListRefused::Refused(error))) => return Err(error),
                 Err(_elapsed) => {
                     let why = format!("it takes longer than {} s", REGION_LIST_MS / 1000);
                     late = Some(not_listed(&members, region, &why));
@@ -95,7 +95,7 @@ async fn merged<R: RegionAccess>(
 }
 
 /// Reason for not telling keys.
-enum NotTold {
+enum ListRefused {
     /// It passes by itself.
     Late(ObjectError),
     Refused(ObjectError),
@@ -118,23 +118,23 @@ fn refuse_absent<R: RegionAccess>(
 }
 
 /// A region's keys.
-async fn told_by<R: RegionAccess>(
+async fn fetch_keys<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     members: &Members,
     region: RegionId,
     (bucket, ask, regions): (&BucketName, &KeysRequest, &[RegionId]),
-) -> Result<KeysAnswer, NotTold> {
+) -> Result<KeysAnswer, ListRefused> {
     let not_listed = |why: &str| not_listed(members, region, why);
     if region == shared.shown.own() {
         let place = shared.listed.clone().acquire_owned().await.ok();
         return match read(shared, place, bucket.clone(), ask.clone()).await {
             Ok(Some(told)) => Ok(told),
-            Ok(None) => Err(NotTold::Refused(ObjectError::NoSuchBucket)),
-            Err(Unreadable::Store(error)) => Err(NotTold::Late(error)),
+            Ok(None) => Err(ListRefused::Refused(ObjectError::NoSuchBucket)),
+            Err(Unreadable::Store(error)) => Err(ListRefused::Late(error)),
             Err(error) => {
                 tracing::error!(%error, "the index cannot be read for a list");
                 let why = "its index holds a row that cannot be used";
-                Err(NotTold::Refused(not_listed(why)))
+                Err(ListRefused::Refused(not_listed(why)))
             }
         };
     }
@@ -144,19 +144,19 @@ async fn told_by<R: RegionAccess>(
         Ok(KeysReply::NoBucket) => Ok(KeysAnswer::default()),
         Ok(KeysReply::OtherRegions) => {
             let why = "it knows other regions than this one: try again in some seconds";
-            Err(NotTold::Refused(not_listed(why)))
+            Err(ListRefused::Refused(not_listed(why)))
         }
         Err(_) if shared.region_endpoint.members().borrow().peer(region).is_none() => {
-            Err(NotTold::Refused(not_listed("it was removed meanwhile: try again")))
+            Err(ListRefused::Refused(not_listed("it was removed meanwhile: try again")))
         }
-        Err(LinkError::Later(Later::Busy)) => Err(NotTold::Late(ObjectError::SlowDown)),
-        Err(error @ LinkError::Later(_)) => Err(NotTold::Late(not_listed(&error.to_string()))),
+        Err(LinkError::Later(Later::Busy)) => Err(ListRefused::Late(ObjectError::SlowDown)),
+        Err(error @ LinkError::Later(_)) => Err(ListRefused::Late(not_listed(&error.to_string()))),
         Err(LinkError::Unsound(why)) => {
             tracing::warn!(%region, %why, "a region did not send keys for a list");
             let why = format!("{why}. Do all regions run one release?");
-            Err(NotTold::Refused(not_listed(&why)))
+            Err(ListRefused::Refused(not_listed(&why)))
         }
-        Err(error) => Err(NotTold::Refused(not_listed(&error.to_string()))),
+        Err(error) => Err(ListRefused::Refused(not_listed(&error.to_string()))),
     }
 }
 
@@ -167,7 +167,7 @@ fn not_listed(members: &Members, region: RegionId, why: &str) -> ObjectError {
 }
 
 /// Answers another region.
-pub(super) async fn tell<R: RegionAccess>(
+pub(super) async fn send_keys<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     Keys { bucket, ask, regions }: Keys,
 ) -> Result<KeysReply, Declined> {
@@ -203,8 +203,8 @@ async fn read<R: RegionAccess>(
     let late = |why: &str| ObjectError::Unavailable { reason: why.to_owned() };
     let reading = blocking::run(move || {
         let _place = place;
-        let patience = Duration::from_millis(REGION_KEYS_MS);
-        let reading = blocking::wait(&runtime, timeout(patience, keys_of(&shared, &bucket, &ask)));
+        let max_wait = Duration::from_millis(REGION_KEYS_MS);
+        let reading = blocking::wait(&runtime, timeout(max_wait, keys_of(&shared, &bucket, &ask)));
         reading.unwrap_or_else(|_elapsed| Err(late("what it has taken does not show yet").into()))
     });
     let gone = |_panicked| Err(late("it does not serve any more").into());

@@ -17,17 +17,17 @@ use tokio::time::timeout;
 use super::Shared;
 use super::runs::Unreadable;
 use crate::blocking;
-use crate::limits::{REGION_LOOK_MS, REGION_SUMS_MAX};
+use crate::limits::{REGION_CHECK_MS, REGION_SUMS_MAX};
 use crate::proxy::RegionAccess;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(super) struct LookedUp {
+pub(super) struct LookupRows {
     entries: BTreeMap<Name, Option<Entry>>,
     sums: BTreeMap<(RegionId, Range), Sum>,
 }
 
-impl LocalEntries for LookedUp {
+impl LocalEntries for LookupRows {
     fn entry(&self, name: &Name) -> Lookup {
         self.entries.get(name).map_or(Lookup::Unknown, |entry| Lookup::Found(entry.clone()))
     }
@@ -37,7 +37,7 @@ impl LocalEntries for LookedUp {
     }
 }
 
-impl LookedUp {
+impl LookupRows {
     /// Reads what these lookups name; `None` if the driver is to stop. Blocks meanwhile.
     pub(super) fn of<R: RegionAccess>(shared: &Shared<R>, lookups: &Lookups) -> Option<Self> {
         if lookups.names.is_empty() && lookups.sums.is_empty() {
@@ -46,8 +46,8 @@ impl LookedUp {
         shared.unless_stopped(async {
             let mut here = Self::default();
             here.read_entries(shared, lookups).await;
-            let patience = Duration::from_millis(REGION_LOOK_MS);
-            if timeout(patience, here.read_sums(shared, lookups)).await.is_err() {
+            let max_wait = Duration::from_millis(REGION_CHECK_MS);
+            if timeout(max_wait, here.read_sums(shared, lookups)).await.is_err() {
                 tracing::warn!("ranges could not be summed in time: listing them instead");
             }
             here

@@ -79,7 +79,7 @@ impl<R: RegionAccess> Misses<R> {
     }
 
     /// The newest version of a key among the regions that answer: its entry as each says it that has it.
-    async fn ask(&self, name: &Name) -> Vec<(Entry, Arc<Link>)> {
+    async fn query_regions(&self, name: &Name) -> Vec<(Entry, Arc<Link>)> {
         let members = self.shared.region_endpoint.members().borrow().clone();
         let asked = members.live().filter(|peer| !peer.paused).filter_map(|peer| {
             let there = self.shared.names.there(peer.number, name)?;
@@ -101,8 +101,8 @@ impl<R: RegionAccess> Misses<R> {
 
     /// Counts a key as being fetched, after any fetch of it that is under way.
     async fn alone(&self, name: &Name) -> Result<InFlightGuard, ObjectError> {
-        let patience = Duration::from_millis(REGION_MISS_COMING_MS);
-        let alone = timeout(patience, self.shared.in_flight.begin_after(name)).await;
+        let max_wait = Duration::from_millis(REGION_MISS_COMING_MS);
+        let alone = timeout(max_wait, self.shared.in_flight.begin_after(name)).await;
         alone.map_err(|_late| unavailable("the object is in another region, and on its way here"))
     }
 
@@ -119,8 +119,8 @@ impl<R: RegionAccess> Misses<R> {
         if is_local || self.absent.lock().has(&at) {
             return Ok(RegionLookup::Nowhere);
         }
-        let patience = Duration::from_millis(REGION_MISS_MS);
-        let Ok(_place) = timeout(patience, self.places.take(bucket)).await else {
+        let max_wait = Duration::from_millis(REGION_MISS_MS);
+        let Ok(_place) = timeout(max_wait, self.places.take(bucket)).await else {
             return Err(ObjectError::SlowDown);
         };
         let counters = self.shared.watch.counters();
@@ -128,7 +128,7 @@ impl<R: RegionAccess> Misses<R> {
         let name = Name { bucket, key: key.clone(), slot: Slot::Null };
         let latest = self.shared.shown.kept(bucket, key).await.ok();
         let latest = latest.and_then(|kept| kept.latest(self.shared.shown.own()));
-        let mut told = self.ask(&name).await;
+        let mut told = self.query_regions(&name).await;
         told.retain(|(entry, _)| {
             let is_newer = latest.is_none_or(|latest| entry.at > latest);
             is_newer && matches!(entry.what, EntryKind::Object(_))
@@ -192,7 +192,7 @@ impl<R: RegionAccess> OtherRegions for Misses<R> {
         self.shared.region_endpoint.members().borrow().own.removed
     }
 
-    fn look<'a>(
+    fn find_elsewhere<'a>(
         &'a self,
         bucket: &'a BucketName,
         key: &'a ObjectKey,

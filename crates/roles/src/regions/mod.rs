@@ -103,7 +103,7 @@ use puller::Puller;
 use reports::Reports;
 use runs::Unreadable;
 use sharing::Unshared;
-use shown::Shown;
+use shown::PublishedState;
 use source::SourceState;
 use watch::Watch;
 
@@ -112,7 +112,7 @@ const TOKENS_PG: PgId = PgId(0);
 
 /// State shared by the parts of a region's driver.
 struct Shared<R: RegionAccess> {
-    shown: Shown<R>,
+    shown: PublishedState<R>,
     proxy: Arc<Proxy<R>>,
     region_endpoint: Arc<RegionEndpoint>,
     names: BucketIds,
@@ -202,7 +202,7 @@ impl Regions {
         listen_socket: impl Into<ListenSocket>,
         dir: PathBuf,
     ) -> std::io::Result<Self> {
-        let shown = Shown::new(proxy.clone());
+        let shown = PublishedState::new(proxy.clone());
         assert_eq!(shown.own(), region_endpoint.number(), "a store knows its number among regions");
         let (seen, stops) = (Arc::new(Watch::new()), Sender::new(false));
         let clocks = Sender::new(false);
@@ -239,7 +239,7 @@ impl Regions {
         let pulling = larder_env::threads::spawn("regions", move || puller.run(&messages))?;
         // Nothing after this fails: the proxy can be told only once.
         let misses: Arc<dyn OtherRegions> = Arc::new(Misses::new(shared.clone()));
-        proxy.look_elsewhere(&misses);
+        proxy.set_other_regions(&misses);
         let notifier = shared.clone();
         let tasks = vec![
             tokio::spawn(region_endpoint.clone().tend()),
@@ -247,13 +247,13 @@ impl Regions {
             tokio::spawn(source::keep_list(shared.clone())),
             tokio::spawn(journal::shorten(shared.clone(), state.clone())),
             tokio::spawn(tombstones::free(shared.clone(), state.clone(), inbox.clone())),
-            tokio::spawn(positions::tell(shared.clone(), state.clone())),
+            tokio::spawn(positions::report_loop(shared.clone(), state.clone())),
             tokio::spawn(sharing::follow(shared.clone(), state)),
             tokio::spawn(clients::watch(shared.clone())),
             tokio::spawn(reports::send(shared.clone())),
             tokio::spawn(deletions::follow(shared.clone())),
             tokio::spawn(homes::follow(shared.clone(), dir.clone())),
-            tokio::spawn(homes::tell(shared.clone())),
+            tokio::spawn(homes::report_loop(shared.clone())),
             tokio::spawn(settings::take_up(shared.clone(), dir.clone())),
             tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
             tokio::spawn(puller::watch_members(members, inbox.clone())),

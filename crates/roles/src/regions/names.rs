@@ -32,7 +32,7 @@ use crate::proxy::RegionAccess;
 
 /// Bucket ids of one other region.
 #[derive(Debug, Default, Clone)]
-struct Known {
+struct KnownIds {
     /// Ids here, by those there.
     here: BTreeMap<BucketId, BucketId>,
     there: BTreeMap<BucketId, BucketId>,
@@ -41,7 +41,7 @@ struct Known {
 /// Buckets of other regions, and the same ones here.
 #[derive(Debug, Default)]
 pub(super) struct BucketIds {
-    known: RwLock<BTreeMap<RegionId, Known>>,
+    known: RwLock<BTreeMap<RegionId, KnownIds>>,
     /// Counts up before a bucket is deleted here, and when all regions have closed one that is not here.
     voided: AtomicU64,
     /// Held while one is made.
@@ -49,7 +49,7 @@ pub(super) struct BucketIds {
     /// Former ids of buckets that were deleted and made again, and until when entries may be told under them.
     former: Mutex<BTreeMap<BucketId, Instant>>,
     /// Buckets that are not here any more, and since when that is so.
-    gone: Mutex<BTreeMap<BucketId, Instant>>,
+    deleted: Mutex<BTreeMap<BucketId, Instant>>,
     /// Regions that announced a bucket too early: their buckets are requested again.
     missed: Mutex<BTreeSet<RegionId>>,
     /// Buckets that could not be made here, and until when they are tried again only if changes of them wait.
@@ -58,7 +58,7 @@ pub(super) struct BucketIds {
 
 /// The time at which an answer was asked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AskedAt {
+pub(super) struct RequestTime {
     /// As a count of deletions.
     voided: u64,
     /// Time until which buckets are made that it names.
@@ -123,21 +123,21 @@ impl BucketIds {
         let known = self.known.read();
         let of_region = known.get(&region);
         let found = sought.iter().filter_map(|there| {
-            let gone = (!live.contains(there)).then_some(LocalBucket::Gone);
-            Some((*there, find(of_region, *there, buckets).or(gone)?))
+            let deleted = (!live.contains(there)).then_some(LocalBucket::Gone);
+            Some((*there, find(of_region, *there, buckets).or(deleted)?))
         });
         found.collect()
     }
 
     /// Now, for an answer that is asked for.
-    pub(super) fn now(&self) -> AskedAt {
+    pub(super) fn now(&self) -> RequestTime {
         let until = Instant::now() + Duration::from_millis(REGION_MAKING_MS);
-        AskedAt { voided: self.voided.load(Ordering::Acquire), until }
+        RequestTime { voided: self.voided.load(Ordering::Acquire), until }
     }
 
     /// True if no answers were voided since this one was asked for.
-    fn holds(&self, asked_at: AskedAt) -> bool {
-        self.voided.load(Ordering::Acquire) == asked_at.voided
+    fn holds(&self, requested_at: RequestTime) -> bool {
+        self.voided.load(Ordering::Acquire) == requested_at.voided
     }
 
     /// Remembers that a bucket could not be made.
@@ -177,15 +177,15 @@ impl BucketIds {
     }
 
     /// Forgets the ids of buckets that have been gone for a while. Entries may still be wanted under them.
-    pub(super) fn forget_gone(&self, buckets: &Buckets) {
+    pub(super) fn forget_deleted(&self, buckets: &Buckets) {
         let (now, lately) = (Instant::now(), Duration::from_millis(REGION_DELETED_MS));
-        let mut gone = self.gone.lock();
-        gone.retain(|id, _| !buckets.all().contains_key(id));
+        let mut deleted = self.deleted.lock();
+        deleted.retain(|id, _| !buckets.all().contains_key(id));
         for known in self.known.read().values() {
             let ids = known.there.keys().filter(|id| !buckets.all().contains_key(id));
-            ids.for_each(|id| _ = gone.entry(*id).or_insert(now));
+            ids.for_each(|id| _ = deleted.entry(*id).or_insert(now));
         }
-        let long = gone.extract_if(.., |_, since| now.duration_since(*since) >= lately);
+        let long = deleted.extract_if(.., |_, since| now.duration_since(*since) >= lately);
         let long: BTreeSet<BucketId> = long.map(|(id, _)| id).collect();
         if long.is_empty() {
             return;
@@ -203,7 +203,7 @@ impl BucketIds {
     }
 
     /// Learns which bucket is which. Of the same bucket here the later one there counts: an answer may be late.
-    fn learn(&self, region: RegionId, there: BucketId, here: BucketId) {
+    fn associate(&self, region: RegionId, there: BucketId, here: BucketId) {
         let mut known = self.known.write();
         let known = known.entry(region).or_default();
         if known.there.get(&here).is_some_and(|later| *later > there) {
@@ -220,7 +220,7 @@ impl BucketIds {
 }
 
 /// The bucket here that one of a region is, if it is known.
-fn find(of_region: Option<&Known>, there: BucketId, buckets: &Buckets) -> Option<LocalBucket> {
+fn find(of_region: Option<&KnownIds>, there: BucketId, buckets: &Buckets) -> Option<LocalBucket> {
     let here = *of_region?.here.get(&there)?;
     if !buckets.all().contains_key(&here) || buckets.waits(here) {
         return None;
@@ -232,11 +232,11 @@ fn find(of_region: Option<&Known>, there: BucketId, buckets: &Buckets) -> Option
 impl<R: RegionAccess> Shared<R> {
     /// Learns a region's buckets, and makes those that are not here, until it is late. One that could not be made lately is tried only
     /// if it is `sought`.
-    pub(super) async fn learn_names(
+    pub(super) async fn resolve_names(
         &self,
         region: RegionId,
         told: Vec<(BucketId, BucketName)>,
-        (sought, asked_at): (&BTreeSet<BucketId>, AskedAt),
+        (sought, requested_at): (&BTreeSet<BucketId>, RequestTime),
     ) {
         let (mut is_begun, mut failed) = (false, None);
         for (there, name) in told {
@@ -245,12 +245,12 @@ impl<R: RegionAccess> Shared<R> {
                     continue;
                 }
                 // At least one is made, however late it is: all are in the end.
-                if is_begun && Instant::now() >= asked_at.until {
+                if is_begun && Instant::now() >= requested_at.until {
                     self.names.missed.lock().insert(region);
                     continue;
                 }
                 is_begun = true;
-                if let Err(error) = self.make_bucket(region, &name, asked_at).await {
+                if let Err(error) = self.make_bucket(region, &name, requested_at).await {
                     self.names.refuse(region, &name);
                     // The next answer may name many more.
                     failed.get_or_insert((name, error));
@@ -259,13 +259,13 @@ impl<R: RegionAccess> Shared<R> {
             }
             // An answer that was asked for before a deletion may be of a bucket that is gone. One that is
             // being deleted here is another bucket than the one that a region has by that time.
-            if !self.names.holds(asked_at) {
+            if !self.names.holds(requested_at) {
                 continue;
             }
             let live =
                 |record: &BucketRecord| (record.state == BucketState::Live).then_some(record.id);
             if let Some(here) = self.shown.access().bucket(&name, live).flatten() {
-                self.names.learn(region, there, here);
+                self.names.associate(region, there, here);
             }
         }
         if let Some((name, error)) = failed {
@@ -280,23 +280,23 @@ impl<R: RegionAccess> Shared<R> {
         region: RegionId,
         sought: &BTreeSet<BucketId>,
     ) -> Result<BTreeMap<BucketId, LocalBucket>, LinkError> {
-        let asked_at = self.names.now();
+        let requested_at = self.names.now();
         let told = link.walk(no_keys()).await?.buckets;
         let live = told.iter().map(|(there, _)| *there).collect();
-        self.learn_names(region, told, (sought, asked_at)).await;
+        self.resolve_names(region, told, (sought, requested_at)).await;
         Ok(self.names.find(region, (sought, &live), &self.shown.buckets()))
     }
 
     /// Asks a region for its buckets: it told of one before another was deleted here.
-    pub(super) async fn ask_for_names(&self, region: RegionId) {
+    pub(super) async fn request_names(&self, region: RegionId) {
         let asked = async {
-            let asked_at = self.names.now();
+            let requested_at = self.names.now();
             let told = self.link_to(region)?.walk(no_keys()).await?;
-            Ok::<_, LinkError>((told.buckets, asked_at))
+            Ok::<_, LinkError>((told.buckets, requested_at))
         };
         match asked.await {
-            Ok((told, asked_at)) => {
-                self.learn_names(region, told, (&BTreeSet::new(), asked_at)).await;
+            Ok((told, requested_at)) => {
+                self.resolve_names(region, told, (&BTreeSet::new(), requested_at)).await;
             }
             Err(error) => {
                 tracing::debug!(%region, %error, "requesting a region's buckets again");
@@ -330,7 +330,7 @@ impl<R: RegionAccess> Shared<R> {
         &self,
         region: RegionId,
         name: &BucketName,
-        asked_at: AskedAt,
+        requested_at: RequestTime,
     ) -> Result<(), ObjectError> {
         // Its home is not asked for in vain.
         if self.shown.buckets().all().len() >= BUCKETS_MAX {
@@ -339,7 +339,7 @@ impl<R: RegionAccess> Shared<R> {
         // Its home goes along, so that no change is decided here that is decided there.
         let home = self.home_there(region, name).await?;
         let _alone = self.names.making.lock().await;
-        if !self.names.holds(asked_at) {
+        if !self.names.holds(requested_at) {
             self.names.missed.lock().insert(region);
             return Ok(());
         }
@@ -390,19 +390,19 @@ mod tests {
         let names = BucketIds::default();
         let is_known = |id: &BucketId| names.of(RegionId(2), &Buckets::default()).contains_key(id);
         for here in 1..=1_000 {
-            names.learn(RegionId(2), BucketId(2_000 + here), BucketId(here));
+            names.associate(RegionId(2), BucketId(2_000 + here), BucketId(here));
         }
         let left = Buckets::of(vec![record(7, Sharing::All)]);
-        names.forget_gone(&left);
+        names.forget_deleted(&left);
         assert!(is_known(&BucketId(2_001)), "entries may be told under it");
         tokio::time::advance(Duration::from_millis(REGION_DELETED_MS)).await;
-        names.forget_gone(&left);
+        names.forget_deleted(&left);
         let known: Vec<_> = names.of(RegionId(2), &left).into_iter().collect();
         assert_eq!(known, [(BucketId(2_007), BucketId(7))]);
         assert_eq!(names.former().len(), 999, "nothing more of them is wanted");
         tokio::time::advance(Duration::from_millis(REGION_DELETED_MS)).await;
-        names.forget_gone(&left);
-        assert_eq!((names.former().len(), names.gone.lock().len()), (0, 0));
+        names.forget_deleted(&left);
+        assert_eq!((names.former().len(), names.deleted.lock().len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -425,7 +425,7 @@ mod tests {
         let sharings = [Sharing::All, Sharing::Local, Sharing::Opening];
         let records = (1..).zip(sharings).map(|(id, sharing)| record(id, sharing));
         let (names, buckets) = (BucketIds::default(), Buckets::of(records.collect()));
-        (1..=3).for_each(|here| names.learn(RegionId(2), BucketId(10 + here), BucketId(here)));
+        (1..=3).for_each(|here| names.associate(RegionId(2), BucketId(10 + here), BucketId(here)));
         let sought = (11..=15).map(BucketId).collect();
         // The fourth is named and not made here, the fifth is named no more.
         let live = (11..=14).map(BucketId).collect();
@@ -448,7 +448,7 @@ mod tests {
         let names = BucketIds::default();
         // The fourth was deleted here; nothing is known of the fifth.
         for here in 1..=4 {
-            names.learn(RegionId(2), BucketId(10 + here), BucketId(here));
+            names.associate(RegionId(2), BucketId(10 + here), BucketId(here));
         }
         let told = [15, 14, 13, 12, 11].map(|there| (there, id(there))).to_vec();
         let Translated { named, unnamed } = names.translate(RegionId(2), told, &buckets);

@@ -32,7 +32,7 @@ use crate::limits::{
     REGION_PARTIAL_MS, REGION_PARTIAL_NEWER_MS, REGION_PARTIALS_MAX, REGION_TWICE_MS,
     REGION_WHOLE_BYTES_MAX,
 };
-use crate::proxy::{ChangeOutcome, KnownBucket, RegionAccess, RemoteParts};
+use crate::proxy::{BucketSnapshot, ChangeOutcome, RegionAccess, RemoteParts};
 
 /// A version of which some parts are here.
 struct Partial<R: RegionAccess> {
@@ -96,8 +96,8 @@ impl<R: RegionAccess> Partials<R> {
 
     /// Frees what nobody wants any more.
     pub(super) fn forget(&self, is_wanted: impl Fn(&Name) -> bool) {
-        let patience = Duration::from_millis(REGION_PARTIAL_MS);
-        let is_old = |partial: &Partial<R>| partial.since.elapsed() >= patience;
+        let max_wait = Duration::from_millis(REGION_PARTIAL_MS);
+        let is_old = |partial: &Partial<R>| partial.since.elapsed() >= max_wait;
         self.0.lock().retain(|name, partial| !is_old(partial) || is_wanted(name));
     }
 
@@ -108,7 +108,7 @@ impl<R: RegionAccess> Partials<R> {
 }
 
 /// The result of a fetch of a part.
-enum Came {
+enum PieceOutcome {
     /// More is to come.
     Part,
     /// The version is here, or something that wins over it.
@@ -130,9 +130,9 @@ struct PartFetch<'a, R: RegionAccess> {
     shared: &'a Arc<Shared<R>>,
     link: &'a Link,
     name: &'a Name,
-    bucket: (&'a BucketName, KnownBucket),
+    bucket: (&'a BucketName, BucketSnapshot),
     bytes_max: u64,
-    came_bytes: u64,
+    received_bytes: u64,
 }
 
 /// Fetches the next part of an entry, and stores it.
@@ -146,8 +146,8 @@ pub(super) async fn fetch<R: RegionAccess>(
     let mut beaten = BTreeSet::new();
     if shared.in_flight.has(&name) {
         // A machine before this one has asked for it, or a client has: it may be here then.
-        let patience = Duration::from_millis(REGION_TWICE_MS);
-        match timeout(patience, shared.in_flight.ended(&name)).await {
+        let max_wait = Duration::from_millis(REGION_TWICE_MS);
+        match timeout(max_wait, shared.in_flight.ended(&name)).await {
             Ok(()) => fetched.changed.push(name),
             Err(_late) => fetched.untaken.push(name),
         }
@@ -157,42 +157,43 @@ pub(super) async fn fetch<R: RegionAccess>(
     let region = link.number();
     let whole = u64::from(CHUNK_BYTES_MAX);
     let bytes_max = (bytes_max / whole).max(1) * whole;
-    let came = match shared.known_bucket(name.bucket) {
+    let came = match shared.find_bucket(name.bucket) {
         Some((bucket, known)) => {
             let bucket = (&bucket, known);
-            let (link, came_bytes) = (&*link, 0);
-            let mut part = PartFetch { shared, link, name: &name, bucket, bytes_max, came_bytes };
+            let (link, received_bytes) = (&*link, 0);
+            let mut part =
+                PartFetch { shared, link, name: &name, bucket, bytes_max, received_bytes };
             let came = part.fetch().await;
-            fetched.came_bytes = part.came_bytes;
+            fetched.received_bytes = part.received_bytes;
             came
         }
-        None => Ok(Came::Whole),
+        None => Ok(PieceOutcome::Whole),
     };
     match came {
         // One of an earlier release gives no parts.
-        Ok(Came::Whole) | Err(LinkError::Unsound(_)) if fetched.came_bytes == 0 => {
+        Ok(PieceOutcome::Whole) | Err(LinkError::Unsound(_)) if fetched.received_bytes == 0 => {
             drop(coming);
             return taking::fetch(shared, link, request, vec![(name, Need::Bytes(None))]).await;
         }
-        Ok(Came::Part | Came::Whole) => shared.watch.answered(region),
-        Ok(Came::All { entry, is_beaten }) => {
+        Ok(PieceOutcome::Part | PieceOutcome::Whole) => shared.watch.answered(region),
+        Ok(PieceOutcome::All { entry, is_beaten }) => {
             shared.watch.answered(region);
             if is_beaten {
                 beaten.insert(name.clone());
             }
             fetched.entries.push((name, Some(*entry)));
         }
-        Ok(Came::Gone) => fetched.entries.push((name, None)),
-        Ok(Came::Untaken) => fetched.untaken.push(name),
-        Ok(Came::Older) => fetched.withheld.push(name),
-        Ok(Came::Withheld) => {
+        Ok(PieceOutcome::Gone) => fetched.entries.push((name, None)),
+        Ok(PieceOutcome::Untaken) => fetched.untaken.push(name),
+        Ok(PieceOutcome::Older) => fetched.withheld.push(name),
+        Ok(PieceOutcome::Withheld) => {
             shared.watch.withheld(region, &name);
             fetched.withheld.push(name);
         }
         Err(error) => {
             shared.watch.unanswered(region, &error);
             // One that breaks before a chunk has come might do so for ever: others are asked for it, and for others.
-            if fetched.came_bytes > 0 && fetched.came_bytes < whole {
+            if fetched.received_bytes > 0 && fetched.received_bytes < whole {
                 fetched.withheld.push(name);
             }
             sleep(Duration::from_millis(REGION_FETCH_BACKOFF_MS)).await;
@@ -202,7 +203,7 @@ pub(super) async fn fetch<R: RegionAccess>(
 }
 
 impl<R: RegionAccess> PartFetch<'_, R> {
-    async fn fetch(&mut self) -> Result<Came, LinkError> {
+    async fn fetch(&mut self) -> Result<PieceOutcome, LinkError> {
         let (shared, region) = (self.shared, self.link.number());
         match shared.proxy.admits_data() {
             Ok(()) | Err(ObjectError::SlowDown) => {}
@@ -214,7 +215,9 @@ impl<R: RegionAccess> PartFetch<'_, R> {
                 return Ok(self.cannot_take(&error));
             }
         }
-        let Some(there) = shared.names.there(region, self.name) else { return Ok(Came::Part) };
+        let Some(there) = shared.names.there(region, self.name) else {
+            return Ok(PieceOutcome::Part);
+        };
         let kept = shared.partials.take(self.name);
         let kept = kept.filter(|partial| shared.proxy.keeps(&partial.parts));
         let (at, from) = match &kept {
@@ -230,10 +233,10 @@ impl<R: RegionAccess> PartFetch<'_, R> {
         match began.await {
             Ok((mut stream, fetched)) => {
                 let came = self.take(kept, &mut stream, fetched).await;
-                self.came_bytes = stream.came_bytes();
-                shared.watch.came(region, self.came_bytes);
+                self.received_bytes = stream.received_bytes();
+                shared.watch.count_received(region, self.received_bytes);
                 // The connection is used again once the answer has ended. One of which not all is wanted is closed.
-                if matches!(came, Ok(Came::Part | Came::All { .. })) {
+                if matches!(came, Ok(PieceOutcome::Part | PieceOutcome::All { .. })) {
                     let _ended = stream.next().await;
                 }
                 came
@@ -257,22 +260,22 @@ impl<R: RegionAccess> PartFetch<'_, R> {
         kept: Option<Partial<R>>,
         stream: &mut FetchStream,
         Fetched { entry, bytes, is_withheld, .. }: Fetched,
-    ) -> Result<Came, LinkError> {
+    ) -> Result<PieceOutcome, LinkError> {
         let (shared, region) = (self.shared, self.link.number());
         let Some(entry) = entry else {
             self.keep(kept);
-            return Ok(if is_withheld { Came::Withheld } else { Came::Gone });
+            return Ok(if is_withheld { PieceOutcome::Withheld } else { PieceOutcome::Gone });
         };
         let object = match &entry.what {
             EntryKind::Object(object) if object.bytes() > REGION_WHOLE_BYTES_MAX => object,
             _ => {
                 self.keep(kept);
-                return Ok(Came::Whole);
+                return Ok(PieceOutcome::Whole);
             }
         };
         if !taking::is_to_be_taken(shared, region, self.name, &entry) {
             self.keep(kept);
-            return Ok(Came::Untaken);
+            return Ok(PieceOutcome::Untaken);
         }
         let size = object.bytes();
         let mut partial = match kept {
@@ -282,12 +285,12 @@ impl<R: RegionAccess> PartFetch<'_, R> {
                     && kept.since.elapsed() < Duration::from_millis(REGION_PARTIAL_NEWER_MS) =>
             {
                 self.keep(Some(kept));
-                return Ok(Came::Older);
+                return Ok(PieceOutcome::Older);
             }
             Some(kept) if entry.at == kept.at => kept,
             // The parts of another one are freed.
             other => {
-                let parts = match shared.proxy.begin_told(self.bucket, &self.name.key) {
+                let parts = match shared.proxy.begin_remote(self.bucket, &self.name.key) {
                     Ok(parts) => parts,
                     Err(error) => return Ok(self.cannot_take(&error)),
                 };
@@ -295,7 +298,7 @@ impl<R: RegionAccess> PartFetch<'_, R> {
                 let begun = Partial { at, size, parts, from, ends: 0, since };
                 if other.is_some() {
                     self.keep(Some(begun));
-                    return Ok(Came::Part);
+                    return Ok(PieceOutcome::Part);
                 }
                 begun
             }
@@ -304,10 +307,10 @@ impl<R: RegionAccess> PartFetch<'_, R> {
         if size > OBJECT_BYTES_MAX || size != partial.size || bytes != self.bytes_max.min(left) {
             let what = "it gives a part of another length than it says".to_owned();
             shared.watch.alarm(region, what);
-            return Ok(Came::Untaken);
+            return Ok(PieceOutcome::Untaken);
         }
         partial.from = region;
-        let coming = Coming { stream, left: bytes, rest: Bytes::new() };
+        let coming = IncomingPart { stream, left: bytes, rest: Bytes::new() };
         self.store(partial, coming, &entry, object).await
     }
 
@@ -315,10 +318,10 @@ impl<R: RegionAccess> PartFetch<'_, R> {
     async fn store(
         &self,
         mut partial: Partial<R>,
-        mut coming: Coming<'_>,
+        mut coming: IncomingPart<'_>,
         entry: &Entry,
         object: &Object,
-    ) -> Result<Came, LinkError> {
+    ) -> Result<PieceOutcome, LinkError> {
         let (shared, key) = (self.shared, &self.name.key);
         let mut read = coming.chunk().await;
         // The next chunk comes while one is stored.
@@ -330,7 +333,7 @@ impl<R: RegionAccess> PartFetch<'_, R> {
                 }
                 return Ok(self.cannot_take(&error));
             }
-            let storing = shared.proxy.add_told(self.bucket, key, &mut partial.parts, chunk);
+            let storing = shared.proxy.add_remote(self.bucket, key, &mut partial.parts, chunk);
             let (stored, next) = tokio::join!(storing, coming.chunk());
             if let Err(error) = stored {
                 return Ok(self.cannot_take(&error));
@@ -345,7 +348,7 @@ impl<R: RegionAccess> PartFetch<'_, R> {
         shared.watch.counters().parts.fetch_add(1, Ordering::Relaxed);
         if partial.parts.bytes() < partial.size {
             self.keep(Some(partial));
-            return Ok(Came::Part);
+            return Ok(PieceOutcome::Part);
         }
         Ok(self.end(partial, entry, object).await)
     }
@@ -354,7 +357,7 @@ impl<R: RegionAccess> PartFetch<'_, R> {
     async fn admitted(&self) -> Result<(), ObjectError> {
         let mut tries = 0;
         loop {
-            match self.shared.proxy.admits_told(self.bucket, &self.name.key) {
+            match self.shared.proxy.admits_remote(self.bucket, &self.name.key) {
                 Err(ObjectError::SlowDown) if tries < REGION_BUSY_TRIES_MAX => tries += 1,
                 admitted => return admitted,
             }
@@ -363,13 +366,13 @@ impl<R: RegionAccess> PartFetch<'_, R> {
     }
 
     /// Makes what has come the key's version.
-    async fn end(&self, mut partial: Partial<R>, entry: &Entry, object: &Object) -> Came {
+    async fn end(&self, mut partial: Partial<R>, entry: &Entry, object: &Object) -> PieceOutcome {
         let (shared, key) = (self.shared, &self.name.key);
         let told = (entry, object);
         let ending = async {
-            let put = shared.proxy.end_told(self.bucket, key, told, &mut partial.parts).await?;
+            let put = shared.proxy.end_remote(self.bucket, key, told, &mut partial.parts).await?;
             if object.amended != Amendments::default() {
-                shared.proxy.amend_told(self.bucket, key, (entry.at, object)).await?;
+                shared.proxy.amend_remote(self.bucket, key, (entry.at, object)).await?;
             }
             shared.proxy.access().shows(self.name.bucket, key).await?;
             Ok(put)
@@ -378,7 +381,7 @@ impl<R: RegionAccess> PartFetch<'_, R> {
             Ok(put) => {
                 shared.watch.taken(self.link.number(), 0);
                 let is_beaten = put == ChangeOutcome::Beaten;
-                Came::All { entry: Box::new(entry.clone()), is_beaten }
+                PieceOutcome::All { entry: Box::new(entry.clone()), is_beaten }
             }
             Err(error) => {
                 // It may be in effect, or is later: a second try says. Bytes that are not the version's are of no use, nor are chunks
@@ -393,14 +396,14 @@ impl<R: RegionAccess> PartFetch<'_, R> {
         }
     }
 
-    fn cannot_take(&self, error: &ObjectError) -> Came {
+    fn cannot_take(&self, error: &ObjectError) -> PieceOutcome {
         self.shared.cannot_take(self.link.number(), self.name, error);
-        Came::Untaken
+        PieceOutcome::Untaken
     }
 }
 
 /// The bytes of a part, as they come.
-struct Coming<'a> {
+struct IncomingPart<'a> {
     stream: &'a mut FetchStream,
     /// Bytes that are not read yet.
     left: u64,
@@ -408,7 +411,7 @@ struct Coming<'a> {
     rest: Bytes,
 }
 
-impl Coming<'_> {
+impl IncomingPart<'_> {
     /// Reads a chunk, or all that is left, into memory of its own: pieces that came are small parts of larger buffers. `None` if nothing
     /// is left.
     async fn chunk(&mut self) -> Result<Option<Vec<Bytes>>, LinkError> {

@@ -25,38 +25,38 @@ use crate::proxy::RegionAccess;
 
 /// A call to a server: PGs, each in the view in which it leads them.
 #[derive(Debug, PartialEq, Eq)]
-struct Telling {
+struct ServerReport {
     server: ServerId,
     pgs: Vec<(PgId, View)>,
 }
 
 /// The PGs whose primaries need a report, and the servers with a report under way.
 #[derive(Default)]
-struct ToTell {
+struct PendingReports {
     pgs: BTreeSet<PgId>,
     /// The view in which each PG's primary has heard.
-    heard: BTreeMap<PgId, View>,
+    delivered: BTreeMap<PgId, View>,
     /// Servers that are being told.
     busy: BTreeSet<ServerId>,
 }
 
-impl ToTell {
+impl PendingReports {
     /// All is to be told again.
     fn begin_anew(&mut self) {
-        self.heard.clear();
+        self.delivered.clear();
     }
 
     /// Adds PGs whose primaries have not heard in their views.
-    fn add_unheard(&mut self, pg_count: u32, led_by: impl Fn(PgId) -> Option<(ServerId, View)>) {
+    fn add_unreported(&mut self, pg_count: u32, led_by: impl Fn(PgId) -> Option<(ServerId, View)>) {
         for pg in (0..pg_count).map(PgId) {
-            if led_by(pg).is_some_and(|(_, view)| self.heard.get(&pg) != Some(&view)) {
+            if led_by(pg).is_some_and(|(_, view)| self.delivered.get(&pg) != Some(&view)) {
                 self.pgs.insert(pg);
             }
         }
     }
 
     /// Takes the reports that are due, for servers without a report under way.
-    fn take(&mut self, led_by: impl Fn(PgId) -> Option<(ServerId, View)>) -> Vec<Telling> {
+    fn take(&mut self, led_by: impl Fn(PgId) -> Option<(ServerId, View)>) -> Vec<ServerReport> {
         let mut by_server: BTreeMap<ServerId, Vec<(PgId, View)>> = BTreeMap::new();
         for pg in &self.pgs {
             let Some((server, view)) = led_by(*pg) else { continue };
@@ -72,15 +72,15 @@ impl ToTell {
                 self.pgs.remove(pg);
             }
         }
-        by_server.into_iter().map(|(server, pgs)| Telling { server, pgs }).collect()
+        by_server.into_iter().map(|(server, pgs)| ServerReport { server, pgs }).collect()
     }
 
     /// A call has ended.
-    fn ended(&mut self, Telling { server, pgs }: Telling, is_heard: bool) {
+    fn ended(&mut self, ServerReport { server, pgs }: ServerReport, is_heard: bool) {
         self.busy.remove(&server);
         for (pg, view) in pgs {
             if is_heard {
-                self.heard.insert(pg, view);
+                self.delivered.insert(pg, view);
             } else {
                 self.pgs.insert(pg);
             }
@@ -89,10 +89,13 @@ impl ToTell {
 }
 
 /// See the module's head. Does not end.
-pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
+pub(super) async fn report_loop<R: RegionAccess>(
+    shared: Arc<Shared<R>>,
+    state: Arc<SourceState<R>>,
+) {
     let access = shared.shown.access();
     let (mut moved, mut members) = (state.moved(), shared.region_endpoint.members());
-    let (mut to_tell, mut under_way) = (ToTell::default(), FuturesUnordered::new());
+    let (mut to_tell, mut under_way) = (PendingReports::default(), FuturesUnordered::new());
     let mut others: Vec<RegionId> = Vec::new();
     let mut again = Instant::now();
     // The map by which it was looked who leads.
@@ -110,7 +113,7 @@ pub(super) async fn tell<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<Sou
         to_tell.pgs.extend(state.take_moved());
         if looked_at != Some(map) {
             looked_at = Some(map);
-            to_tell.add_unheard(access.pg_count(), |pg| access.led_by(pg));
+            to_tell.add_unreported(access.pg_count(), |pg| access.led_by(pg));
         }
         for telling in to_tell.take(|pg| access.led_by(pg)) {
             let positions = state.positions(&others, telling.pgs.iter().map(|(pg, _)| *pg));
@@ -150,42 +153,50 @@ mod tests {
         move |pg| Some((if pg == PgId(0) { ONE } else { TWO }, View(view)))
     }
 
-    fn telling(server: ServerId, view: u64, pgs: &[u32]) -> Telling {
-        Telling { server, pgs: pgs.iter().map(|pg| (PgId(*pg), View(view))).collect() }
+    fn server_report(server: ServerId, view: u64, pgs: &[u32]) -> ServerReport {
+        ServerReport { server, pgs: pgs.iter().map(|pg| (PgId(*pg), View(view))).collect() }
     }
 
     #[test]
-    fn a_primary_is_told_what_it_has_not_heard_in_its_view() {
-        let mut to_tell = ToTell::default();
-        to_tell.add_unheard(3, in_view(4));
+    fn a_primary_receives_what_it_missed_in_its_view() {
+        let mut to_tell = PendingReports::default();
+        to_tell.add_unreported(3, in_view(4));
         let both = to_tell.take(in_view(4));
-        assert_eq!(both, [telling(ONE, 4, &[0]), telling(TWO, 4, &[1, 2])]);
+        assert_eq!(both, [server_report(ONE, 4, &[0]), server_report(TWO, 4, &[1, 2])]);
         both.into_iter().for_each(|it| to_tell.ended(it, true));
-        to_tell.add_unheard(3, in_view(4));
+        to_tell.add_unreported(3, in_view(4));
         assert_eq!(to_tell.take(in_view(4)), [], "all have heard");
         to_tell.pgs.insert(PgId(2));
-        assert_eq!(to_tell.take(in_view(4)), [telling(TWO, 4, &[2])], "a region came further");
+        assert_eq!(
+            to_tell.take(in_view(4)),
+            [server_report(TWO, 4, &[2])],
+            "a region came further"
+        );
         let next = |pg| in_view(if pg == PgId(1) { 5 } else { 4 })(pg);
-        to_tell.ended(telling(TWO, 4, &[2]), true);
-        to_tell.add_unheard(3, next);
-        assert_eq!(to_tell.take(next), [telling(TWO, 5, &[1])], "another primary");
-        to_tell.ended(telling(TWO, 5, &[1]), true);
+        to_tell.ended(server_report(TWO, 4, &[2]), true);
+        to_tell.add_unreported(3, next);
+        assert_eq!(to_tell.take(next), [server_report(TWO, 5, &[1])], "another primary");
+        to_tell.ended(server_report(TWO, 5, &[1]), true);
         to_tell.begin_anew();
-        to_tell.add_unheard(3, |_| None);
+        to_tell.add_unreported(3, |_| None);
         assert_eq!(to_tell.take(|_| None), [], "nobody leads");
-        to_tell.add_unheard(3, next);
+        to_tell.add_unreported(3, next);
         assert_eq!(to_tell.take(next).len(), 2);
     }
 
     #[test]
-    fn a_server_that_is_slow_or_does_not_hear_delays_itself_alone() {
-        let mut to_tell = ToTell::default();
+    fn a_slow_or_unreachable_server_delays_only_itself() {
+        let mut to_tell = PendingReports::default();
         to_tell.pgs.extend([PgId(0), PgId(1)]);
         let [slow, quick] = <[_; 2]>::try_from(to_tell.take(in_view(4))).unwrap();
         to_tell.ended(quick, true);
         to_tell.pgs.extend([PgId(0), PgId(1)]);
-        assert_eq!(to_tell.take(in_view(4)), [telling(TWO, 4, &[1])], "the other is being told");
+        assert_eq!(
+            to_tell.take(in_view(4)),
+            [server_report(TWO, 4, &[1])],
+            "the other is being told"
+        );
         to_tell.ended(slow, false);
-        assert_eq!(to_tell.take(in_view(4)), [telling(ONE, 4, &[0])], "it has not heard");
+        assert_eq!(to_tell.take(in_view(4)), [server_report(ONE, 4, &[0])], "it has not heard");
     }
 }

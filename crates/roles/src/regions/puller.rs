@@ -28,7 +28,7 @@ use self::clocks::Clocks;
 use super::Shared;
 use super::TOKENS_PG;
 use super::inbox::{Candidate, Inbox, Message, Messages};
-use super::local_entries::LookedUp;
+use super::local_entries::LookupRows;
 use super::names::Translated;
 use super::parts;
 use super::taking::{self, FetchResult};
@@ -132,12 +132,12 @@ impl<R: RegionAccess> Puller<R> {
             }
             Message::MayFree(mut candidates, asks) => {
                 // Without a machine it is unknown what is wanted.
-                let may_go = |it: &Candidate| {
+                let removable = |it: &Candidate| {
                     self.pull
                         .as_ref()
                         .is_some_and(|pull| pull.may_free(&it.name, it.origin, it.is_former))
                 };
-                candidates.retain(may_go);
+                candidates.retain(removable);
                 // The asking task may be gone.
                 let _gone = asks.send(candidates);
             }
@@ -158,7 +158,7 @@ impl<R: RegionAccess> Puller<R> {
         self.forget_former();
         for region in self.shared.names.take_missed() {
             let shared = self.shared.clone();
-            self.shared.runtime.spawn(async move { shared.ask_for_names(region).await });
+            self.shared.runtime.spawn(async move { shared.request_names(region).await });
         }
         if self.pull.is_none() {
             self.begin();
@@ -170,10 +170,10 @@ impl<R: RegionAccess> Puller<R> {
             self.shown_ms = now_ms;
             let buckets = self.shared.shown.buckets();
             self.forget_wants_of(buckets.local());
-            self.shared.names.forget_gone(&buckets);
+            self.shared.names.forget_deleted(&buckets);
             if let Some(pull) = &self.pull {
                 let _within = self.shared.runtime.enter();
-                self.shared.partials.forget(|name| pull.has_heard_of(name));
+                self.shared.partials.forget(|name| pull.is_aware_of(name));
             }
             self.report_lag();
         }
@@ -238,7 +238,7 @@ impl<R: RegionAccess> Puller<R> {
     /// Steps the machine. Of entries to merge, the `beaten` ones are compared with what is here.
     fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
         let (Some(pull), now) = (&mut self.pull, self.shared.clock().now()) else { return };
-        let Some(here) = LookedUp::of(&self.shared, &pull.lookups(now, &event)) else { return };
+        let Some(here) = LookupRows::of(&self.shared, &pull.lookups(now, &event)) else { return };
         pull.step(now, event, &here, &mut self.out);
         // Entries merged at once may lead to more.
         while let Some(merged) = self.run_effects() {
@@ -248,7 +248,7 @@ impl<R: RegionAccess> Puller<R> {
             let mut lookups = pull.lookups(now, &event);
             let in_doubt = || merged.iter().filter(|(name, _)| beaten.contains(name));
             lookups.names.extend(in_doubt().map(|(name, _)| name.clone()));
-            let Some(here) = LookedUp::of(&self.shared, &lookups) else { return };
+            let Some(here) = LookupRows::of(&self.shared, &lookups) else { return };
             for (name, entry) in in_doubt() {
                 let Some(why) = here.contradiction(name, entry) else { continue };
                 if let Event::Merged { names } = &mut event {
@@ -278,9 +278,11 @@ impl<R: RegionAccess> Puller<R> {
             Effect::Ask { region, request, pgs, ids_max } => {
                 let ask = IdsQuery { pgs, ids_max: ids_max as u32 };
                 self.ask(region, request, async move |shared, link| {
-                    let asked_at = shared.names.now();
+                    let requested_at = shared.names.now();
                     let told = link.ask(ask).await?;
-                    shared.learn_names(region, told.buckets, (&BTreeSet::new(), asked_at)).await;
+                    shared
+                        .resolve_names(region, told.buckets, (&BTreeSet::new(), requested_at))
+                        .await;
                     let (mut pgs, mut unnamed) = (told.pgs, BTreeMap::new());
                     for (pg, batch) in &mut pgs {
                         let Ok(batch) = batch else { continue };
@@ -293,19 +295,23 @@ impl<R: RegionAccess> Puller<R> {
             }
             Effect::Walk { region, request, range } => {
                 self.ask(region, request, async move |shared, link| {
-                    let asked_at = shared.names.now();
+                    let requested_at = shared.names.now();
                     let walked = link.walk(Walk { range }).await?;
-                    shared.learn_names(region, walked.buckets, (&BTreeSet::new(), asked_at)).await;
+                    shared
+                        .resolve_names(region, walked.buckets, (&BTreeSet::new(), requested_at))
+                        .await;
                     Ok(Event::Walked { request, summed: walked.summed })
                 });
             }
             Effect::List { region, request, range } => {
                 let pg_count = self.pg_counts[&region];
                 self.ask(region, request, async move |shared, link| {
-                    let asked_at = shared.names.now();
+                    let requested_at = shared.names.now();
                     let mut told = link.list(List { range }).await?;
                     shared.echo_filter.note(region, told.listed.ids.iter());
-                    shared.learn_names(region, told.buckets, (&BTreeSet::new(), asked_at)).await;
+                    shared
+                        .resolve_names(region, told.buckets, (&BTreeSet::new(), requested_at))
+                        .await;
                     // Its keys lie in groups by the ids that buckets have there.
                     let of_key = |id: Id| (pg_of(id.name.bucket, &id.name.key, pg_count), id);
                     let listed = told.listed.ids.into_iter().map(of_key).collect();
@@ -433,7 +439,7 @@ impl<R: RegionAccess> Puller<R> {
             return;
         }
         self.clients_ms = now_ms;
-        self.step(Event::Clients(self.shared.clients_under_way()), &BTreeSet::new());
+        self.step(Event::Clients(self.shared.clients_in_flight()), &BTreeSet::new());
         if let Some(pull) = &self.pull {
             self.shared.watch.counters().set_share(pull.share());
         }

@@ -55,8 +55,8 @@ async fn part_of<R: RegionAccess>(
 ) -> Result<Bytes, ObjectError> {
     let there = shared.names.there(link.number(), &part.name);
     let there = there.ok_or_else(|| unavailable("that region's buckets are not known yet"))?;
-    let patience = Duration::from_millis(REGION_MISS_COMING_MS);
-    let place = timeout(patience, link.place_for_read()).await;
+    let max_wait = Duration::from_millis(REGION_MISS_COMING_MS);
+    let place = timeout(max_wait, link.place_for_read()).await;
     let _place = place.ok().flatten().ok_or(ObjectError::SlowDown)?;
     let &RemotePart { at, from, len, .. } = part;
     let asked = FetchPart { name: there, at: Some(at), from, bytes_max: len };

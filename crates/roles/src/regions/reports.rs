@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use larder_link::{LinkError, Report};
-use larder_protocol::limits::REGION_ASK_PGS_MAX;
+use larder_protocol::limits::REGION_REQUEST_PGS_MAX;
 use larder_protocol::region::Token;
 use larder_protocol::region::pull::Source;
 use larder_types::{PgId, RegionId};
@@ -46,7 +46,7 @@ impl Reports {
         let mut reports = Vec::new();
         for (region, tokens) in moved.iter_mut().filter(|(region, _)| !busy.contains(region)) {
             let pgs: Vec<_> =
-                tokens.iter().take(REGION_ASK_PGS_MAX).map(|(pg, it)| (*pg, *it)).collect();
+                tokens.iter().take(REGION_REQUEST_PGS_MAX).map(|(pg, it)| (*pg, *it)).collect();
             tokens.retain(|pg, _| pgs.last().is_some_and(|(last, _)| pg > last));
             if !pgs.is_empty() {
                 reports.push((*region, Report { pgs }));

@@ -43,7 +43,7 @@ use crate::limits::{
     REGION_RENEW_PAUSE_MS, REGION_RENEW_STUCK_MS, REGION_RENEWS_MAX, REGION_SHARING_MS,
     REGION_SHARING_REASONS_MAX, REGION_SLICE_ROWS_MAX,
 };
-use crate::proxy::{KnownBucket, RegionAccess};
+use crate::proxy::{BucketSnapshot, RegionAccess};
 
 /// The last reason why each bucket is not shared yet, or stays local.
 #[derive(Debug, Default)]
@@ -216,9 +216,9 @@ async fn theirs<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     record: &BucketRecord,
 ) -> Result<Option<RegionId>, ObjectError> {
-    let patience = Duration::from_millis(REGION_CLOSE_MS);
+    let max_wait = Duration::from_millis(REGION_CLOSE_MS);
     let asking = live(shared).into_iter().map(async |region| {
-        let answered = timeout(patience, has_one(shared, region, record)).await;
+        let answered = timeout(max_wait, has_one(shared, region, record)).await;
         (region, answered.unwrap_or_else(|_| Err("it does not answer".to_owned())))
     });
     let mut asking: FuturesUnordered<_> = asking.collect();
@@ -353,7 +353,7 @@ async fn renew_some<R: RegionAccess>(
         return Ok(0);
     };
     renewal.from = next;
-    let has_clients = shared.clients_under_way() >= REGION_RENEW_CLIENTS;
+    let has_clients = shared.clients_in_flight() >= REGION_RENEW_CLIENTS;
     Ok(if has_clients { REGION_RENEW_PAUSE_MS } else { 0 })
 }
 
@@ -364,7 +364,7 @@ async fn renew<R: RegionAccess>(
     key: &ObjectKey,
     was: OpId,
 ) -> Result<Option<(PgId, OpSeq)>, ObjectError> {
-    let known = (&record.name, KnownBucket::of(record));
+    let known = (&record.name, BucketSnapshot::of(record));
     let mut tries = 0;
     loop {
         match shared.proxy.renew(known, key, was).await {

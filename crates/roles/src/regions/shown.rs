@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::TOKENS_PG;
 use super::runs::{Rows, Slice, Span, Unreadable};
-use crate::limits::{REGION_LATE_MS, REGION_LOOK_AGAIN_MS, REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
+use crate::limits::{REGION_CHECK_MS, REGION_LATE_MS, REGION_RECHECK_MS, REGION_SLICE_ROWS_MAX};
 use crate::proxy::{JournalRequest, Proxy, RegionAccess, Scan, ScanStep};
 use crate::wire::JournalShown;
 
@@ -109,7 +109,7 @@ impl Buckets {
     }
 
     /// Returns true if a region that has those needs no update.
-    pub(super) fn tells_the_same(&self, other: &Self) -> bool {
+    pub(super) fn reports_the_same(&self, other: &Self) -> bool {
         (&self.live, &self.epochs) == (&other.live, &other.epochs)
     }
 
@@ -120,7 +120,7 @@ impl Buckets {
 }
 
 /// See the module's head.
-pub(super) struct Shown<R: RegionAccess> {
+pub(super) struct PublishedState<R: RegionAccess> {
     proxy: Arc<Proxy<R>>,
     /// As of a version of the map.
     buckets: Mutex<(u64, Arc<Buckets>)>,
@@ -128,7 +128,7 @@ pub(super) struct Shown<R: RegionAccess> {
     late_until: Mutex<Option<Instant>>,
 }
 
-impl<R: RegionAccess> Shown<R> {
+impl<R: RegionAccess> PublishedState<R> {
     pub(super) fn new(proxy: Arc<Proxy<R>>) -> Self {
         let buckets = Mutex::new((u64::MAX, Arc::default()));
         Self { proxy, buckets, late_until: Mutex::default() }
@@ -184,7 +184,7 @@ impl<R: RegionAccess> Shown<R> {
     pub(super) async fn all_kept(&self, keys: &[(BucketId, ObjectKey)]) -> Vec<Option<KeyRows>> {
         let begun = Instant::now();
         let is_late = self.late_until.lock().is_some_and(|until| begun < until);
-        let patience_ms = if is_late { REGION_LOOK_AGAIN_MS } else { REGION_LOOK_MS };
+        let patience_ms = if is_late { REGION_RECHECK_MS } else { REGION_CHECK_MS };
         let deadline = begun + Duration::from_millis(patience_ms);
         let kept = self.access().kept(keys, deadline).await;
         // A short look says nothing of who is late: a server takes longer than that for a key that is in doubt.
@@ -285,7 +285,7 @@ impl<R: RegionAccess> Shown<R> {
         self.ids_until(buckets, range, ids_max, None).await.map(|(ids, _)| ids)
     }
 
-    /// Like [`Shown::ids`], until a time; also returns the place where it broke off, if it did.
+    /// Like [`PublishedState::ids`], until a time; also returns the place where it broke off, if it did.
     pub(super) async fn ids_until(
         &self,
         buckets: &BTreeMap<BucketId, BucketId>,
@@ -337,7 +337,7 @@ impl<R: RegionAccess> Shown<R> {
     }
 }
 
-impl<R: RegionAccess> Rows for Shown<R> {
+impl<R: RegionAccess> Rows for PublishedState<R> {
     async fn visit<V>(
         &self,
         from: &[u8],

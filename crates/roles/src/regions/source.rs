@@ -10,7 +10,7 @@ use std::time::Duration;
 use larder_link::message::Buckets as Names;
 use larder_link::{Declined, IdsQuery, IdsReply};
 use larder_objects::ObjectError;
-use larder_protocol::limits::REGION_ASK_IDS_MAX;
+use larder_protocol::limits::REGION_REQUEST_IDS_MAX;
 use larder_protocol::region::journal::{Batch, VoidReason};
 use larder_protocol::region::{Id, Token, Void};
 use larder_types::codec::encode;
@@ -110,7 +110,7 @@ impl<R: RegionAccess> SourceState<R> {
         let has_moved = passed.has_moved();
         drop(passed);
         if has_moved {
-            self.moved.tell();
+            self.moved.notify();
         }
     }
 
@@ -140,7 +140,7 @@ impl<R: RegionAccess> SourceState<R> {
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
-        let ids_max = (ask.ids_max as usize).min(REGION_ASK_IDS_MAX);
+        let ids_max = (ask.ids_max as usize).min(REGION_REQUEST_IDS_MAX);
         let journals = JournalRequest { pgs, ids_max, settled: false };
         let (mut left, mut told) = (ids_max, IdsReply { pgs: Vec::new(), buckets: Vec::new() });
         let (mut shown_here, mut lacking) = (Vec::new(), Vec::new());
@@ -156,7 +156,7 @@ impl<R: RegionAccess> SourceState<R> {
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
             told.pgs.push((pg, batch));
         }
-        let are_new = self.tells_all_names(from);
+        let are_new = self.has_sent_all_names(from);
         let ids = told.pgs.iter().filter_map(|(_, batch)| batch.as_ref().ok());
         told.buckets = match are_new {
             Some(_) => self.all_names(),
@@ -173,22 +173,22 @@ impl<R: RegionAccess> SourceState<R> {
         }
         let reports = ask.pgs.iter().filter(|(pg, ..)| !is_ahead(*pg));
         let reports = reports.map(|(pg, behind, durable)| {
-            (*pg, if planted::has(Bug::BelievesAsks) { *behind } else { *durable })
+            (*pg, if planted::has(Bug::TrustsRequests) { *behind } else { *durable })
         });
         self.take_reports(from, reports, shown_here);
         self.note_lacking(from, ask, &lacking);
-        let is_news = are_new == Some(true) || has_news(&told);
+        let is_news = are_new == Some(true) || has_updates(&told);
         Ok((told, is_news))
     }
 
     /// `Some` if a region gets the names of all buckets now, so that it makes empty ones too; true if they have
     /// changed. An answer may be lost: it gets them again after a while.
-    fn tells_all_names(&self, to: RegionId) -> Option<bool> {
+    fn has_sent_all_names(&self, to: RegionId) -> Option<bool> {
         let (buckets, now) = (self.shared.shown.buckets(), Instant::now());
         let mut named = self.named.lock();
         let is_new = named.get(&to).is_none_or(|(told, _)| {
             // Most new maps change no name.
-            !Arc::ptr_eq(told, &buckets) && !told.tells_the_same(&buckets)
+            !Arc::ptr_eq(told, &buckets) && !told.reports_the_same(&buckets)
         });
         let again = Duration::from_millis(REGION_NAMES_MS);
         if !is_new && named.get(&to).is_some_and(|(_, at)| now.duration_since(*at) < again) {
@@ -264,7 +264,7 @@ pub(super) async fn settle<R: RegionAccess>(shared: Arc<Shared<R>>, state: Arc<S
                 for (pg, _) in shown {
                     state.is_settled[pg.0 as usize].store(true, Ordering::Release);
                 }
-                shared.notifier.tell();
+                shared.notifier.notify();
             }
             Err(error) => tracing::debug!(%error, "no journal may be sent yet"),
         }
@@ -315,7 +315,7 @@ fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
 }
 
 /// Returns true if an answer has outcomes, or says that a token is void.
-fn has_news(told: &IdsReply) -> bool {
+fn has_updates(told: &IdsReply) -> bool {
     let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
     told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
 }

@@ -26,7 +26,7 @@ use crate::limits::{
     REGION_PUTS_BYTES_MAX, REGION_SHOWS_MAX, REGION_TWICE_MS, REGION_WHOLE_BYTES_MAX,
 };
 use crate::planted::{self, Bug};
-use crate::proxy::{ChangeOutcome, KnownBucket, RegionAccess};
+use crate::proxy::{BucketSnapshot, ChangeOutcome, RegionAccess};
 
 /// The bytes of a version, as they come or all at once. Checks at their end that they have its entity tag.
 struct RemoteBody<'a> {
@@ -159,8 +159,8 @@ pub(super) async fn take_one<R: RegionAccess>(
     link: &Link,
     name: Name,
 ) -> Option<bool> {
-    let patience = Duration::from_millis(REGION_MISS_COMING_MS);
-    let _place = timeout(patience, link.place_for_miss()).await.ok().flatten()?;
+    let max_wait = Duration::from_millis(REGION_MISS_COMING_MS);
+    let _place = timeout(max_wait, link.place_for_miss()).await.ok().flatten()?;
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(link, vec![(name, Need::Bytes(None))]).await;
     taking.drain().await;
@@ -178,7 +178,7 @@ struct Taking<R: RegionAccess> {
     fetched: pull::Fetched,
     beaten: BTreeSet<Name>,
     /// The buckets as they were when the entries were asked for.
-    buckets: BTreeMap<BucketId, (BucketName, KnownBucket)>,
+    buckets: BTreeMap<BucketId, (BucketName, BucketSnapshot)>,
 }
 
 impl<R: RegionAccess> Taking<R> {
@@ -218,7 +218,7 @@ impl<R: RegionAccess> Taking<R> {
         let fetched = match link.fetch(FetchSince { names: asked, bases }).await {
             Ok(mut stream) => {
                 let came = self.each(&mut stream, &mut due).await;
-                self.fetched.came_bytes += stream.came_bytes();
+                self.fetched.received_bytes += stream.received_bytes();
                 came
             }
             Err(error) => Err(error),
@@ -233,7 +233,7 @@ impl<R: RegionAccess> Taking<R> {
     }
 
     fn note_buckets(&mut self, ids: impl Iterator<Item = BucketId>) {
-        let known = |id: BucketId| Some((id, self.shared.known_bucket(id)?));
+        let known = |id: BucketId| Some((id, self.shared.find_bucket(id)?));
         self.buckets = ids.collect::<BTreeSet<_>>().into_iter().filter_map(known).collect();
     }
 
@@ -474,10 +474,10 @@ impl<R: RegionAccess> Shared<R> {
     }
 
     /// The record of a bucket that takes other regions' changes.
-    pub(super) fn known_bucket(&self, id: BucketId) -> Option<(BucketName, KnownBucket)> {
+    pub(super) fn find_bucket(&self, id: BucketId) -> Option<(BucketName, BucketSnapshot)> {
         let buckets = self.shown.buckets();
         let name = buckets.all().get(&id).filter(|_| !buckets.local().contains(&id))?;
-        let known = self.shown.access().bucket(name, KnownBucket::of)?;
+        let known = self.shown.access().bucket(name, BucketSnapshot::of)?;
         (known.id == id).then(|| (name.clone(), known))
     }
 
@@ -499,7 +499,7 @@ impl<R: RegionAccess> Shared<R> {
     /// Returns true if what was here beats it.
     async fn take(
         &self,
-        bucket: Option<&(BucketName, KnownBucket)>,
+        bucket: Option<&(BucketName, BucketSnapshot)>,
         name: &Name,
         entry: &Entry,
         body: Option<RemoteBody<'_>>,
@@ -512,10 +512,11 @@ impl<R: RegionAccess> Shared<R> {
                 if let Some(body) = body {
                     let told = (entry, &**object);
                     let put = match body.base {
-                        None => self.proxy.put_told(bucket, &name.key, told, body).await?,
+                        None => self.proxy.put_remote(bucket, &name.key, told, body).await?,
                         Some(base) => {
                             let key = &name.key;
-                            let put = self.proxy.append_told(bucket, key, told, base, body).await?;
+                            let put =
+                                self.proxy.append_remote(bucket, key, told, base, body).await?;
                             self.watch.counters().took_tail(base);
                             put
                         }
@@ -526,13 +527,13 @@ impl<R: RegionAccess> Shared<R> {
                     return Err(ObjectError::Changed);
                 }
                 if object.amended != Amendments::default() {
-                    self.proxy.amend_told(bucket, &name.key, (entry.at, object)).await?;
+                    self.proxy.amend_remote(bucket, &name.key, (entry.at, object)).await?;
                 }
                 Ok(is_beaten)
             }
             EntryKind::Purged => {
                 let purged = (entry.at, entry.origin);
-                let ended = self.proxy.purge_told(bucket, &name.key, purged).await?;
+                let ended = self.proxy.purge_remote(bucket, &name.key, purged).await?;
                 Ok(ended == ChangeOutcome::Beaten)
             }
             EntryKind::Marker => {

@@ -40,26 +40,26 @@ struct PassedBefore {
     /// The time at which the latest were read.
     latest_at: Instant,
     /// True if no walk has looked at what is held now.
-    is_news: bool,
+    is_updated: bool,
 }
 
 impl PassedBefore {
     fn new(now: Instant) -> Self {
-        Self { held: BTreeMap::new(), latest: BTreeMap::new(), latest_at: now, is_news: false }
+        Self { held: BTreeMap::new(), latest: BTreeMap::new(), latest_at: now, is_updated: false }
     }
 
     /// Reads the positions anew, if the latest are old enough to count.
     fn turn(&mut self, now: Instant, read: impl FnOnce() -> BTreeMap<PgId, OpSeq>) {
         if now.duration_since(self.latest_at) >= Duration::from_millis(REGION_FREE_MS) {
             let held = std::mem::replace(&mut self.latest, read());
-            self.is_news |= held != self.held;
+            self.is_updated |= held != self.held;
             (self.held, self.latest_at) = (held, now);
         }
     }
 
     /// Returns true if more may go than when a walk took this last.
-    fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.is_news)
+    fn take_updates(&mut self) -> bool {
+        std::mem::take(&mut self.is_updated)
     }
 
     /// The position of a journal that counts, where all have passed that one now: regions may be others than before.
@@ -83,7 +83,7 @@ pub(super) async fn free<R: RegionAccess>(
         if from.is_none() {
             // Where no other region has come further, little more may go.
             passes += 1;
-            if !before.take_news() && passes < REGION_FREE_PASSES_MAX {
+            if !before.take_updates() && passes < REGION_FREE_PASSES_MAX {
                 continue;
             }
             passes = 0;
@@ -91,7 +91,7 @@ pub(super) async fn free<R: RegionAccess>(
                 tracing::debug!(%error, "open uploads of deleted buckets will be checked later");
             }
         }
-        from = match look(&shared, &state, (&inbox, &before), from).await {
+        from = match sweep(&shared, &state, (&inbox, &before), from).await {
             Ok(next) => next,
             Err(Unreadable::Store(error)) => {
                 tracing::debug!(%error, "tombstones will be checked later");
@@ -119,7 +119,7 @@ fn passed_by_all<R: RegionAccess>(
 }
 
 /// Frees what may go among the next tombstones; returns where to go on, unless these were the last.
-async fn look<R: RegionAccess>(
+async fn sweep<R: RegionAccess>(
     shared: &Shared<R>,
     state: &SourceState<R>,
     (inbox, before): (&Inbox, &PassedBefore),
@@ -153,24 +153,24 @@ async fn look<R: RegionAccess>(
     if candidates.is_empty() {
         return Ok(next);
     }
-    let (asks, may_go) = oneshot::channel();
+    let (asks, removable) = oneshot::channel();
     inbox.may_free(candidates, asks);
     // The thread that steps the machine has ended: so does all else.
-    let Ok(may_go) = may_go.await else { return Ok(next) };
-    let may_go = may_go.into_iter().filter(|it| !shared.in_flight.has(&it.name));
+    let Ok(removable) = removable.await else { return Ok(next) };
+    let removable = removable.into_iter().filter(|it| !shared.in_flight.has(&it.name));
     let freed = |Candidate { name: Name { bucket, key, .. }, pg, at, .. }| {
         (pg, FreedTombstone { bucket, key, at })
     };
-    free_all(shared, may_go.map(freed).collect()).await?;
+    free_all(shared, removable.map(freed).collect()).await?;
     Ok(next)
 }
 
 async fn free_all<R: RegionAccess>(
     shared: &Shared<R>,
-    may_go: Vec<(PgId, FreedTombstone)>,
+    removable: Vec<(PgId, FreedTombstone)>,
 ) -> Result<(), ObjectError> {
     let mut of_pg: BTreeMap<PgId, Vec<FreedTombstone>> = BTreeMap::new();
-    for (pg, tombstone) in may_go {
+    for (pg, tombstone) in removable {
         of_pg.entry(pg).or_default().push(tombstone);
     }
     let some = |(pg, tombstones): (PgId, Vec<FreedTombstone>)| {
@@ -202,17 +202,17 @@ mod tests {
         let (begun, turn) = (Instant::now(), Duration::from_millis(REGION_FREE_MS));
         let mut before = PassedBefore::new(begun);
         before.turn(begun + turn, || passed(5));
-        assert!(!before.take_news());
+        assert!(!before.take_updates());
         assert_eq!(before.of(PgId(1), OpSeq(9)), OpSeq(0), "nothing was passed before");
         before.turn(begun + turn + turn / 2, || panic!("it is too early"));
         before.turn(begun + 2 * turn, || passed(7));
-        assert!(before.take_news() && !before.take_news());
+        assert!(before.take_updates() && !before.take_updates());
         assert_eq!(before.of(PgId(1), OpSeq(9)), OpSeq(5));
         assert_eq!(before.of(PgId(1), OpSeq(3)), OpSeq(3), "a region that joined since counts");
         before.turn(begun + 3 * turn, || passed(7));
-        assert!(before.take_news(), "a walk frees what the one before could not");
+        assert!(before.take_updates(), "a walk frees what the one before could not");
         before.turn(begun + 4 * turn, || passed(7));
-        assert!(!before.take_news());
+        assert!(!before.take_updates());
         assert_eq!(before.of(PgId(1), OpSeq(7)), OpSeq(7));
         assert_eq!(before.of(PgId(2), OpSeq(7)), OpSeq(0));
     }

@@ -105,7 +105,7 @@ impl RegionCounters {
         self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn told_part(&self, bytes: u64) {
+    pub(super) fn count_part_sent(&self, bytes: u64) {
         self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -328,7 +328,7 @@ impl Watch {
     }
 
     /// Counts bytes of a part.
-    pub(super) fn came(&self, region: RegionId, bytes: u64) {
+    pub(super) fn count_received(&self, region: RegionId, bytes: u64) {
         self.counters.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.of(region, |seen| {
             seen.bytes += bytes;

@@ -124,7 +124,7 @@ async fn a_chunk_moves_within_a_data_server_without_the_network() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_holder_says_so_and_another_gives_the_bytes() {
+async fn a_damaged_holder_reports_it_and_another_supplies_the_bytes() {
     let pair = Pair::start().await;
     rot(&pair.dirs[0].path().join("data0"), b"bytes");
     let none = DataReply::Copied(CopyEnd::NoHolder, vec![ME]);

@@ -27,7 +27,7 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_protocol::scheduler::Load;
 use larder_protocol::{DataAnswer, DataRequest};
-use larder_roles::data::node::{DataFace, DataNode, DataNodeConfig, DataNodeError};
+use larder_roles::data::node::{DataHandler, DataNode, DataNodeConfig, DataNodeError};
 use larder_roles::limits::PROTOCOL_REPORTS;
 use larder_roles::managers::{Managers, NotProposed, VersionWatch, Versions};
 use larder_roles::wire::{CopyState, DataCall, DataMessage, DataReply, DataService};
@@ -45,7 +45,7 @@ const CLUSTER: u64 = 7;
 const ME: ServerId = ServerId(1);
 const LV: LvId = LvId(0);
 /// Messages that a test may be sent without listening.
-const SAID_MAX: usize = 16;
+const MESSAGES_MAX: usize = 16;
 const VIEW: View = View(3);
 const TOKEN: [u8; 32] = [7; 32];
 
@@ -58,7 +58,7 @@ struct Map {
 
 impl Map {
     fn founded() -> (Arc<Self>, mpsc::Receiver<ServerMessage>) {
-        let (said, hears) = mpsc::channel(SAID_MAX);
+        let (said, hears) = mpsc::channel(MESSAGES_MAX);
         let map =
             Self { map: Mutex::default(), versions: Versions::new(MapVersion::default()), said };
         let settings = Settings {
@@ -113,7 +113,7 @@ impl Managers for Map {
         self.versions.subscribe()
     }
 
-    fn told_of(&self, _: MapVersion) {}
+    fn note_newer_map(&self, _: MapVersion) {}
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         let mut map = self.map.lock();
@@ -122,7 +122,7 @@ impl Managers for Map {
         async move { Ok(applied) }.boxed()
     }
 
-    fn say(&self, message: ServerMessage) {
+    fn send_message(&self, message: ServerMessage) {
         // A test that hears nothing misses nothing.
         drop(self.said.try_send(message));
     }
@@ -178,7 +178,7 @@ impl Served {
         let own = endpoint(me, Role::Data);
         let socket =
             tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a loopback cluster");
-        let services = Services::new().with(Roles::all(), DataFace::new(node.clone(), &own));
+        let services = Services::new().with(Roles::all(), DataHandler::new(node.clone(), &own));
         let listener = Listener::start(&own, socket, services).expect("a loopback cluster");
         let address = listener.address().to_string();
         let callers = [(2, Role::Meta), (0, Role::Manager), (3, Role::Proxy)];
@@ -368,7 +368,7 @@ async fn a_read_that_leaves_every_chunk_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_asker_of_an_older_release_is_told_no_report() {
+async fn a_requester_of_an_older_release_gets_no_report() {
     let dir = tempfile::tempdir().unwrap();
     let (map, mut hears) = Map::founded();
     let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;

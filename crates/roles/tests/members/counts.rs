@@ -85,7 +85,7 @@ async fn what_is_refused_counts_at_its_kind_too() {
         assert_eq!(more(&now), more(&before) + 1, "{kind}");
     }
     let stream = StreamId { session: super::SESSION, number: 9 };
-    cluster.tell(PG, Call::DropStream { bucket, stream });
+    cluster.notify(PG, Call::DropStream { bucket, stream });
     until("a proxy's word is counted", async || {
         counted(&cluster, primary).await.get("drop_stream") == Some(&1)
     })
@@ -111,7 +111,7 @@ async fn a_request_that_waits_counts_the_time_until_its_answer() {
         until("time passes", async || uptime_ms() > before_ms + 20).await;
         assert_eq!(sums()["look_up_open"].1, 0, "it is not answered yet");
         let (op, attempt, holders) = (grant.op, grant.attempt, Holders::default().with(0));
-        cluster.tell(PG, Call::Commit { op, attempt, holders });
+        cluster.notify(PG, Call::Commit { op, attempt, holders });
     };
     let (found, ()) = tokio::join!(finds, commits);
     assert_eq!(found.unwrap().unwrap().op, grant.op);

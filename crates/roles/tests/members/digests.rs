@@ -61,7 +61,7 @@ impl Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_whose_row_rots_takes_the_group_anew() {
+async fn a_backup_with_a_rotten_row_is_rebuilt() {
     let cluster = Cluster::stored().await;
     cluster.is_found_equal_again().await;
     let (_, members) = cluster.members(PG);
@@ -77,7 +77,7 @@ async fn a_backup_whose_row_rots_takes_the_group_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_whose_row_rots_leads_no_longer_and_takes_the_group_anew() {
+async fn a_primary_with_a_rotten_row_steps_down_and_is_rebuilt() {
     let cluster = Cluster::stored().await;
     let (view, primary) = cluster.leads(PG);
     cluster.rot(primary, 7);

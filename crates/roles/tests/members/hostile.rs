@@ -227,7 +227,12 @@ async fn a_call_for_a_key_of_another_group_is_not_stepped() {
 
 /// Says something to a meta server as another server, and waits until it was heard: what is asked afterwards on the same
 /// connection is answered afterwards.
-async fn hears(cluster: &Cluster, (from, role): (ServerId, Role), to: ServerId, said: Said) {
+async fn wait_until_received(
+    cluster: &Cluster,
+    (from, role): (ServerId, Role),
+    to: ServerId,
+    said: SentMessage,
+) {
     let peer: Peer<MetaService> = Peer::new(&cluster.another(from, role), to, cluster.address(to));
     peer.send(&said.0, said.1).unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
@@ -235,17 +240,17 @@ async fn hears(cluster: &Cluster, (from, role): (ServerId, Role), to: ServerId, 
     drop(peer.call(&MetaCall::Progress, Bytes::new(), deadline).await);
 }
 
-type Said = (MetaMessage, Bytes);
+type SentMessage = (MetaMessage, Bytes);
 
 /// A primary hears of its group's volumes, as if from a manager.
-async fn hears_of_volumes(cluster: &Cluster, lvs: Vec<(LvId, LvRecord)>) {
+async fn receives_volumes(cluster: &Cluster, lvs: Vec<(LvId, LvRecord)>) {
     let (view, primary) = cluster.leads(PG);
     let map = cluster.stand_in.map();
     let (boot, version) = (map.servers[&primary].boot, map.version);
     let (boots, sessions) = (Vec::new(), Vec::new());
     let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
     let said = (MetaMessage::Manager(word), Bytes::new());
-    hears(cluster, (ServerId(9), Role::Manager), primary, said).await;
+    wait_until_received(cluster, (ServerId(9), Role::Manager), primary, said).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,7 +266,7 @@ async fn ops_with_a_gap_between_them_are_not_stepped() {
     let entry = LogEntry { id: late, op: Op::DropStream { bucket: BUCKET, stream }.into() };
     let append = PeerMessage::Append { view, prev: op, entries: vec![entry], commit: OpSeq(0) };
     let said = (MetaMessage::Peer(PG), encode(&append).into());
-    hears(&cluster, (members[0], Role::Meta), members[1], said).await;
+    wait_until_received(&cluster, (members[0], Role::Meta), members[1], said).await;
     assert_eq!(panics(), before, "its log has no gap");
     let done = cluster.call(PG, put(request(2), "next", inline())).await;
     assert!(matches!(done, Answer::Done { .. }), "every member takes what comes next: {done:?}");
@@ -276,7 +281,7 @@ async fn a_volume_that_no_manager_decides_on_is_not_stepped() {
     let known = map.lv(LvId(0)).unwrap();
     let mut crowded = known.clone();
     crowded.replicas = vec![known.replicas[0]; REPLICAS_MAX + 1];
-    hears_of_volumes(&cluster, vec![(LvId(77), crowded)]).await;
+    receives_volumes(&cluster, vec![(LvId(77), crowded)]).await;
     assert_eq!(panics(), before, "a set of replicas has no more places");
     cluster.put_data(PG, put(request(2), "next", data())).await;
 }
@@ -316,7 +321,7 @@ async fn a_volume_that_is_described_twice_is_not_stepped() {
     let known = map.lv(LvId(0)).unwrap();
     let mut wide = known.clone();
     wide.replicas = vec![known.replicas[0]; 2];
-    hears_of_volumes(&cluster, vec![(LvId(77), wide), (LvId(77), known.clone())]).await;
+    receives_volumes(&cluster, vec![(LvId(77), wide), (LvId(77), known.clone())]).await;
     assert_eq!(panics(), before, "the second has lost a replica");
     cluster.put_data(PG, put(request(2), "next", data())).await;
 }

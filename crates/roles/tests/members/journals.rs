@@ -130,7 +130,7 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_moves_over_many_ops_that_tell_nothing() {
+async fn a_token_skips_ops_without_changes() {
     let cluster = Cluster::start(1).await;
     become_region(&cluster);
     put_inline(&cluster, 1, "a").await;
@@ -197,7 +197,7 @@ async fn what_was_put_without_a_number_shows_before_a_journal_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ask_waits_for_news_and_no_longer_than_it_says() {
+async fn a_long_poll_waits_for_updates_up_to_its_limit() {
     let cluster = Cluster::start(1).await;
     become_region(&cluster);
     let applied = shown(&cluster, 0, (true, 0)).await.applied.0;
@@ -265,13 +265,13 @@ async fn a_key_of_a_put_that_goes_on_holds_up_no_other() {
     assert_eq!(cluster.persisted(PG, grant.op).await, Ok(grant));
     // The proxy lives.
     let (_, primary) = cluster.leads(PG);
-    cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
+    cluster.send_message(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
     let now = kept(&cluster, &["pending", "object"]).await;
     assert!(matches!(now[..], [KeyReply::Unknown, KeyReply::Rows(Some(_), None)]), "{now:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asks_out_of_bounds_have_no_answer() {
+async fn requests_out_of_bounds_are_not_answered() {
     let cluster = Cluster::start(1).await;
     become_region(&cluster);
     let (view, to) = cluster.leads(PG);

@@ -29,7 +29,7 @@ async fn page(
     from: Vec<u8>,
 ) -> Result<(Vec<String>, Option<Vec<u8>>), Refusal> {
     // The proxy lives.
-    cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
+    cluster.send_message(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
     let map = cluster.stand_in.map().version;
     let (page, next) = cluster.page_under(map, &[PG], primary, from, 10).await?;
     let name = |row: &[u8]| rows::parse_keyed(row).unwrap().1.as_str().to_owned();
@@ -57,7 +57,7 @@ async fn a_bucket_is_found_empty_beside_a_pending_put_into_another() {
         let name = BucketName::new(name).unwrap();
         cluster.stand_in.apply(Command::CreateBucket(name, None, 0)).unwrap();
         let bucket = BucketId(bucket);
-        cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
+        cluster.send_message(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
         let from = rows::bucket(b'V', bucket);
         let to = rows::prefix_end(&from);
         let pgs = vec![(PG, cluster.leads(PG).0)];
@@ -83,8 +83,8 @@ async fn a_put_whose_commit_was_lost_is_settled_while_its_proxy_lives() {
     let (cluster, primary, _) = pending().await;
     until("the put is settled", async || {
         let (session, open) = (SESSION, vec![1, 3]);
-        cluster.say(primary, MetaMessage::Floor { session, floor: 1 });
-        cluster.say(primary, MetaMessage::Finished { session, below: 4, open });
+        cluster.send_message(primary, MetaMessage::Floor { session, floor: 1 });
+        cluster.send_message(primary, MetaMessage::Finished { session, below: 4, open });
         cluster.meta(primary).gauges(PG).open_puts == 0
     })
     .await;

@@ -69,7 +69,7 @@ async fn what_was_put_is_on_all_members_and_the_next_primary_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_say_together_what_they_have_to_say_to_one_member() {
+async fn messages_of_groups_to_one_member_are_batched() {
     let cluster = Cluster::start(8).await;
     let begun = |id| cluster.meta(ServerId(id)).batches();
     for id in 0..3 {
@@ -83,7 +83,7 @@ async fn groups_say_together_what_they_have_to_say_to_one_member() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_copy_is_told_by_the_primary_that_had_it_verified() {
+async fn a_damaged_copy_is_reported_by_the_primary_that_verified_it() {
     let cluster = Cluster::start_with(1, Some(Duration::from_secs(4))).await;
     cluster.put_data(PG, put(request(1), "data", data())).await;
     cluster.call(PG, put(request(2), "inline", inline())).await;
@@ -192,7 +192,7 @@ async fn that_a_key_is_not_there_is_said_of_a_live_bucket_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_that_a_primary_has_not_heard_of_is_not_gone() {
+async fn a_bucket_unknown_to_the_primary_does_not_count_as_deleted() {
     let cluster = Cluster::start(1).await;
     cluster.stand_in.hold_map();
     let name = BucketName::new("another").unwrap();
@@ -215,7 +215,7 @@ async fn the_next_primary_takes_no_put_to_a_bucket_that_the_one_before_found_emp
     let marked = stand_in.map().version;
     cluster.end(primary).await;
     until("the next primary is told by which map it is to serve", async || {
-        *stand_in.told_of.borrow() >= marked
+        *stand_in.note_newer_map.borrow() >= marked
     })
     .await;
     let (next_view, next) = cluster.leads(PG);
@@ -239,7 +239,7 @@ async fn a_proxy_gives_no_orders() {
         learners: Vec::new(),
         boot: cluster.stand_in.map().servers[&primary].boot,
     };
-    cluster.say(primary, MetaMessage::Manager(order));
+    cluster.send_message(primary, MetaMessage::Manager(order));
     let answer = cluster.call_in(PG, view, primary, put(request(1), "key", inline())).await;
     assert!(matches!(answer, Answer::Done { .. }), "it leads in its view as before");
 }
@@ -301,7 +301,7 @@ async fn one_that_lost_everything_takes_all_its_groups_by_few_walks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_tells_what_is_there_only_under_a_lease() {
+async fn a_primary_answers_reads_only_under_a_lease() {
     let cluster = Cluster::start(1).await;
     let (view, primary) = cluster.leads(PG);
     assert!(matches!(

@@ -40,22 +40,22 @@ const DATA_BOOT: BootId = BootId(33);
 const PROXY_BOOT: BootId = BootId(44);
 
 /// Messages that wait at the stand-in; more are lost.
-const SAID_MAX: usize = 4096;
+const MESSAGES_MAX: usize = 4096;
 
-type Said = (ServerId, ServerMessage);
+type SentMessage = (ServerId, ServerMessage);
 
 /// See the module's head.
 pub struct StandIn {
     map: RwLock<Arc<Topology>>,
     versions: Versions,
     leading: Mutex<Leading>,
-    inbox: mpsc::Sender<Said>,
+    inbox: mpsc::Sender<SentMessage>,
     /// Leases do not arrive.
     pub keeps_leases: AtomicBool,
     /// The map that servers have meanwhile, if newer ones do not arrive.
     held: Mutex<Option<Arc<Topology>>>,
     /// The latest map of which a server was told that it did not have.
-    pub told_of: watch::Sender<MapVersion>,
+    pub note_newer_map: watch::Sender<MapVersion>,
 }
 
 struct Leading {
@@ -86,7 +86,7 @@ impl StandIn {
             _data: Listener::start(&data, socket, services).unwrap(),
             begun: std::time::Instant::now(),
         };
-        let (inbox, said) = mpsc::channel(SAID_MAX);
+        let (inbox, said) = mpsc::channel(MESSAGES_MAX);
         let stand_in = Arc::new(Self {
             map: RwLock::default(),
             versions: Versions::new(MapVersion(0)),
@@ -94,12 +94,12 @@ impl StandIn {
             inbox,
             keeps_leases: AtomicBool::new(false),
             held: Mutex::new(None),
-            told_of: watch::Sender::new(MapVersion(0)),
+            note_newer_map: watch::Sender::new(MapVersion(0)),
         });
         stand_in.found(pg_count);
-        stand_in.step(PolicyEvent::Elected { brief_since_ms: None });
+        stand_in.step(PolicyEvent::Elected { shortened_since_ms: None });
         let start = (DATA_BOOT, vec![address], Vec::new());
-        stand_in.say(DATA, ServerMessage::started(&stand_in.map(), DATA, start));
+        stand_in.send_message(DATA, ServerMessage::started(&stand_in.map(), DATA, start));
         tokio::spawn(run(stand_in.clone(), said));
         stand_in
     }
@@ -182,7 +182,7 @@ impl StandIn {
         self.versions.show(self.map().version);
     }
 
-    fn say(&self, server: ServerId, message: ServerMessage) {
+    fn send_message(&self, server: ServerId, message: ServerMessage) {
         drop(self.inbox.try_send((server, message)));
     }
 
@@ -225,17 +225,17 @@ impl StandIn {
                     }
                     PolicyEffect::Confirm(ticket) => events.push(PolicyEvent::Confirmed(ticket)),
                     PolicyEffect::Tell(server, message) => {
-                        self.tell(&mut leading, server, message);
+                        self.notify(&mut leading, server, message);
                     }
                 }
             }
         }
     }
 
-    fn tell(&self, leading: &mut Leading, server: ServerId, message: ManagerMessage) {
+    fn notify(&self, leading: &mut Leading, server: ServerId, message: ManagerMessage) {
         match message {
             ManagerMessage::CreatePv { lv, replica, disk, pv, .. } => {
-                self.say(server, ServerMessage::Created(lv, replica, disk, pv));
+                self.send_message(server, ServerMessage::Created(lv, replica, disk, pv));
             }
             ManagerMessage::Leases { .. } if self.keeps_leases.load(Ordering::Relaxed) => {}
             message => {
@@ -247,7 +247,7 @@ impl StandIn {
     }
 }
 
-async fn run(stand_in: Arc<StandIn>, mut said: mpsc::Receiver<Said>) {
+async fn run(stand_in: Arc<StandIn>, mut said: mpsc::Receiver<SentMessage>) {
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
     loop {
         tokio::select! {
@@ -287,16 +287,16 @@ impl Managers for StandInClient {
         self.stand_in.versions.subscribe()
     }
 
-    fn told_of(&self, version: MapVersion) {
-        self.stand_in.told_of.send_replace(version);
+    fn note_newer_map(&self, version: MapVersion) {
+        self.stand_in.note_newer_map.send_replace(version);
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         futures::future::ready(Ok(self.stand_in.apply(command))).boxed()
     }
 
-    fn say(&self, message: ServerMessage) {
-        self.stand_in.say(self.me, message);
+    fn send_message(&self, message: ServerMessage) {
+        self.stand_in.send_message(self.me, message);
     }
 }
 

@@ -37,7 +37,7 @@ pub const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 /// The time that one call waits for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// The time that something may take to become so: as long as several calls wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn endpoint(authority: &Authority, server: ServerId, role: Role) -> Arc<Endpoint> {
     let identity = authority.identity(server, Roles::of(&[role])).unwrap();
@@ -56,7 +56,7 @@ pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         // One that took longer than a call waits stood still with the machine: that may be minutes, and says nothing of what
         // is looked for.
         waited += begun.elapsed().min(ANSWER_MAX);
-        assert!(waited < PATIENCE, "never came: {what}");
+        assert!(waited < TIMEOUT, "never came: {what}");
         begun = Instant::now();
     }
 }
@@ -316,14 +316,14 @@ impl Cluster {
     }
 
     /// Says what has no answer, as a proxy.
-    pub fn say(&self, to: ServerId, message: MetaMessage) {
+    pub fn send_message(&self, to: ServerId, message: MetaMessage) {
         self.running[&to].peer.send(&message, Bytes::new()).unwrap();
     }
 
     /// Makes a call that has no answer to the primary.
-    pub fn tell(&self, pg: PgId, call: Call) {
+    pub fn notify(&self, pg: PgId, call: Call) {
         let (view, to) = self.leads(pg);
-        self.say(to, MetaMessage::Call { pg, view, call });
+        self.send_message(to, MetaMessage::Call { pg, view, call });
     }
 
     /// Puts data; its writing is left out.
@@ -338,7 +338,7 @@ impl Cluster {
         .await;
         let grant = persisted.unwrap();
         let holders = Holders::default().with(0);
-        self.tell(pg, Call::Commit { op: grant.op, attempt: grant.attempt, holders });
+        self.notify(pg, Call::Commit { op: grant.op, attempt: grant.attempt, holders });
         grant.op
     }
 

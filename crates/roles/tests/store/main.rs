@@ -1,4 +1,4 @@
-//! A whole store on a real directory, through the interface that faces use.
+//! A whole store on a real directory, through the interface that gateways use.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

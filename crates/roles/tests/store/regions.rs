@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use super::*;
 
 /// The time that regions may take to tell each other what is there.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A body whose digest is that of its bytes: regions look at it.
 struct Digested {
@@ -82,7 +82,7 @@ impl Region {
         let address = free_address().await;
         let advertise = address.parse().unwrap();
         // The first one's server looks at its file once a second.
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let name = name.parse().unwrap();
             let (listen, advertise) = (address.clone(), Clone::clone(&advertise));
@@ -134,7 +134,7 @@ impl Region {
     /// Pauses another region, or resumes it, and waits until the server has noticed.
     async fn pause(&self, name: &str, paused: bool) {
         change(self.dir.path(), |members| members.pause(name, paused)).unwrap();
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         while self.regions.as_ref().expect("it runs").status().peers[0].paused != paused {
             assert!(tokio::time::Instant::now() < deadline, "the server does not notice");
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -156,7 +156,7 @@ async fn free_address() -> String {
 
 /// Waits until regions have the same, and know it.
 async fn converged(regions: &[&Region]) -> Vec<(String, Result<Bytes, String>)> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         let mut all = Vec::new();
         for region in regions {
@@ -199,7 +199,7 @@ async fn regions_come_to_the_same_also_of_what_was_there_before_and_after_restar
     // A bucket that has nothing yet is there too.
     let empty = BucketName::new("empty").unwrap();
     two.proxy().create_bucket(&empty, None).await.unwrap();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while one.proxy().bucket(&empty).is_err() {
         assert!(tokio::time::Instant::now() < deadline, "a bucket is not told of");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -273,7 +273,7 @@ async fn what_both_change_at_once_comes_to_the_same() {
             }
         }
     }
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         // Tags are no part of what is compared: those that were set last may still be on their way.
         let all = converged(&[&one, &two]).await;
@@ -303,7 +303,7 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
     let (mut one, mut two) = two().await;
     converged(&[&one, &two]).await;
     larder_link::ask(one.dir.path(), Setting { bucket: bucket(), regions: 2 }).unwrap();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     // The server forgets what was asked for once it is kept.
     while !larder_link::asked::<Setting>(one.dir.path()).unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline, "the setting is not taken up");
@@ -343,7 +343,7 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
     one.start().await;
     assert_eq!(one.proxy().bucket(&bucket()).unwrap().regions, 2);
     let opened = one.proxy().open_here(&bucket(), &key("chunk")).await.unwrap();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     let found = loop {
         if let Some(found) = one.proxy().replication(&bucket(), &opened).await.unwrap() {
             break found;
@@ -359,7 +359,7 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_region_says_what_it_cannot_do_yet() {
+async fn a_region_reports_unsupported_requests() {
     let (mut one, mut two) = two().await;
     let options = larder_objects::AppendOptions {
         at: larder_objects::AppendAt::End,
@@ -453,7 +453,7 @@ async fn a_damaged_object_holds_up_no_other() {
     }
     one.start().await;
     two.start().await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         let listed = keys(two.proxy(), ListRequest { max: 1000, ..ListRequest::default() }).await;
         if listed.len() == 2 + 80 - damaged.len() {
@@ -496,7 +496,7 @@ fn tombstones(region: &Region) -> usize {
 }
 
 async fn has_no_tombstones(region: &Region) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while tombstones(region) > 0 {
         assert!(tokio::time::Instant::now() < deadline, "tombstones are not freed");
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -545,7 +545,7 @@ async fn tombstones_go_when_all_regions_have_passed_them_and_nothing_comes_back(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_region_is_not_told_back_what_it_told() {
+async fn a_region_does_not_get_its_own_changes_back() {
     let (mut one, mut two) = two().await;
     converged(&[&one, &two]).await;
     let answered = |region: &Region, to: u16| {

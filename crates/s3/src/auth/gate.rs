@@ -166,10 +166,10 @@ impl Gate {
     }
 
     /// Gives memory back, and returns the turn to hold until the answer has been sent.
-    pub(crate) fn finish(&self) -> Option<Turn> {
+    pub(crate) fn finish(&self) -> Option<Slot> {
         self.leave_forms();
         let admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner).take();
-        admitted.map(Admitted::into_turn)
+        admitted.map(Admitted::into_slot)
     }
 }
 
@@ -186,15 +186,15 @@ pub(crate) struct Admitted {
 
 impl Admitted {
     /// The turn alone, once the body's memory is no longer needed.
-    pub(crate) fn into_turn(self) -> Turn {
-        Turn { _turn: self.turn }
+    pub(crate) fn into_slot(self) -> Slot {
+        Slot { _slot: self.turn }
     }
 }
 
 /// A request's turn; dropping it lets another in.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    _turn: OwnedSemaphorePermit,
+pub(crate) struct Slot {
+    _slot: OwnedSemaphorePermit,
 }
 
 /// Turns and body memory of one server.

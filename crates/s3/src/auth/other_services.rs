@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsigned_form_of_an_action_is_told_from_all_else() {
+    fn an_unsigned_form_of_an_action_is_recognized() {
         let refused = |method, kind: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_TYPE, kind.parse().unwrap());

@@ -20,7 +20,7 @@ use super::version_2;
 use super::version_4::{Scope, Signable, Signature, SigningKey, UNSIGNED, sha256};
 use crate::errors::elements::{self, invalid_argument};
 use crate::errors::{error, missing_field};
-use crate::limits::{CANONICAL_TOLD_BYTES_MAX, CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX};
+use crate::limits::{CANONICAL_SHOWN_BYTES_MAX, CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX};
 use crate::options::Domains;
 
 const CONTENT_SHA256: &str = "x-amz-content-sha256";
@@ -322,7 +322,7 @@ fn check(
 /// what it has signed otherwise. It has nothing but what the client sent.
 fn signed_otherwise(user: &str, (scope, canonical): (&Scope<'_>, &str), given: &str) -> S3Error {
     let refused = mismatch(None);
-    if canonical.len() + given.len() > CANONICAL_TOLD_BYTES_MAX {
+    if canonical.len() + given.len() > CANONICAL_SHOWN_BYTES_MAX {
         return refused;
     }
     let told = [

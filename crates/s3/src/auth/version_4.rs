@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_told_from_a_part_of_it() {
+    fn a_signature_is_distinguished_from_a_prefix_of_it() {
         let key = SigningKey::new(SECRET, SCOPE.day, SCOPE.region);
         let signature = key.sign(b"text");
         assert!(signature.is(signature.as_str().as_bytes()));

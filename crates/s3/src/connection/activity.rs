@@ -108,7 +108,7 @@ impl ConnectionActivity {
 /// The connection was chosen for eviction before its request arrived: nothing of the request is done.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection was closed for another before its request came")]
-pub(crate) struct MadeRoom;
+pub(crate) struct EvictedForNew;
 
 /// A request that is worked on.
 #[derive(Debug)]
@@ -116,11 +116,11 @@ pub(crate) struct Working(Arc<ConnectionActivity>);
 
 impl Working {
     /// # Errors
-    /// [`MadeRoom`] if the connection was closed first.
-    pub(crate) fn begin(activity: &Arc<ConnectionActivity>) -> Result<Self, MadeRoom> {
+    /// [`EvictedForNew`] if the connection was closed first.
+    pub(crate) fn begin(activity: &Arc<ConnectionActivity>) -> Result<Self, EvictedForNew> {
         let open = |phase| (phase != CLOSED).then_some(BUSY);
         let begun = activity.phase.fetch_update(Ordering::Relaxed, Ordering::Relaxed, open);
-        begun.map_err(|_closed| MadeRoom)?;
+        begun.map_err(|_closed| EvictedForNew)?;
         activity.heads.fetch_add(1, Ordering::Relaxed);
         activity.unread.store(0, Ordering::Relaxed);
         Ok(Self(Arc::clone(activity)))

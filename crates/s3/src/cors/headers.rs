@@ -27,7 +27,7 @@ pub(crate) fn shown(
     headers: &HeaderMap,
 ) -> Option<HeaderMap> {
     let origin = headers.get(ORIGIN)?;
-    allowed(&rules()?, (origin, asked_method(headers).unwrap_or(method)), headers)
+    allowed(&rules()?, (origin, requested_method(headers).unwrap_or(method)), headers)
 }
 
 /// Answers a preflight of a bucket with such rules, if it has any.
@@ -41,7 +41,7 @@ pub(crate) fn preflight(
     let origin = headers.get(ORIGIN).ok_or_else(|| {
         bad_request("Insufficient information. Origin request header needed.".to_owned())
     })?;
-    let method = asked_method(headers).unwrap_or("null");
+    let method = requested_method(headers).unwrap_or("null");
     if method.parse::<CorsMethod>().is_err() {
         return Err(bad_request(format!("Invalid Access-Control-Request-Method: {method}")));
     }
@@ -65,9 +65,9 @@ fn allowed(
     (origin, method): (&HeaderValue, &str),
     headers: &HeaderMap,
 ) -> Option<HeaderMap> {
-    let asked = asked_headers(headers)?;
+    let asked = requested_headers(headers)?;
     let wanted = CorsRequest { origin: origin.to_str().ok()?, method, headers: &asked };
-    let mut told = told(first(rules, &wanted)?, origin);
+    let mut told = allow_headers(first(rules, &wanted)?, origin);
     if !asked.is_empty() {
         add(&mut told, ACCESS_CONTROL_ALLOW_HEADERS, &asked.join(", "));
     }
@@ -75,12 +75,12 @@ fn allowed(
 }
 
 /// The method that a preflight asks for.
-fn asked_method(headers: &HeaderMap) -> Option<&str> {
+fn requested_method(headers: &HeaderMap) -> Option<&str> {
     headers.get(ACCESS_CONTROL_REQUEST_METHOD).map(|value| value.to_str().unwrap_or(""))
 }
 
 /// The names of headers that a preflight asks for, in lower case; `None` if they are too many to be looked at.
-fn asked_headers(headers: &HeaderMap) -> Option<Vec<String>> {
+fn requested_headers(headers: &HeaderMap) -> Option<Vec<String>> {
     let lines = headers.get_all(ACCESS_CONTROL_REQUEST_HEADERS).iter();
     let lines = lines.map(|line| line.to_str()).collect::<Result<Vec<_>, _>>().ok()?;
     let names = lines.iter().flat_map(|line| line.split(',')).map(str::trim);
@@ -90,7 +90,7 @@ fn asked_headers(headers: &HeaderMap) -> Option<Vec<String>> {
 }
 
 /// The headers by which a browser learns a rule. It caches a response for all equal requests.
-fn told(rule: &CorsRule, origin: &HeaderValue) -> HeaderMap {
+fn allow_headers(rule: &CorsRule, origin: &HeaderValue) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     if is_for_all(rule) {
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trailer_or_a_name_alone_says_what_to_compute() {
+    fn a_trailer_or_algorithm_name_selects_the_checksum() {
         let trailer = Announced::of(&NONE, None, None, Some("X-Amz-Checksum-SHA1")).unwrap();
         assert_eq!(trailer.algorithm, ChecksumAlgorithm::Sha1);
         assert_eq!(trailer.expected, Expected::Trailer);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_the_names_that_its_code_tells_of() {
+    fn an_error_has_the_elements_of_its_code() {
         let of_code = |code| of(&with_names(S3Error::new(code), names())).to_vec();
         assert_eq!(of_code(S3ErrorCode::NoSuchBucket), [("BucketName", "b".to_owned())]);
         assert_eq!(of_code(S3ErrorCode::NoSuchKey), [("Key", "k".to_owned())]);

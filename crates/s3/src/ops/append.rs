@@ -13,7 +13,7 @@ use larder_types::limits::{PIECES_UNCOALESCED_MAX, RECORD_BYTES_MAX};
 use larder_types::{Attributes, BucketName, ObjectChecksum, ObjectKey};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use super::face::Face;
+use super::gateway::Gateway;
 use crate::answer;
 use crate::body::pulled::RequestBody;
 use crate::errors::{custom, error, not_implemented};
@@ -24,7 +24,7 @@ use crate::request::own_headers;
 const RECORD: &str = "record";
 
 /// An append as a request asks for it.
-pub(crate) struct Asked {
+pub(crate) struct AppendRequest {
     pub(crate) bucket: BucketName,
     pub(crate) key: ObjectKey,
     pub(crate) options: AppendOptions,
@@ -37,7 +37,7 @@ pub(crate) struct Asked {
 /// # Errors
 /// `InvalidArgument`, `InvalidRequest`; `NotImplemented` if the store takes no appends.
 pub(crate) fn wanted<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     headers: &HeaderMap,
     offset: Option<i64>,
 ) -> S3Result<Option<AppendAt>> {
@@ -59,7 +59,7 @@ pub(crate) fn wanted<O: Objects>(
             error(S3ErrorCode::InvalidArgument, "x-amz-write-offset-bytes is a number from 0 on")
         })?),
     };
-    if face.store.takes_appends() {
+    if gateway.store.takes_appends() {
         return Ok(Some(at));
     }
     Err(not_implemented(
@@ -69,14 +69,14 @@ pub(crate) fn wanted<O: Objects>(
 
 /// Appends, and puts into `headers` what came of it.
 pub(crate) async fn object<O: Objects>(
-    face: &Face<O>,
-    asked: Asked,
+    gateway: &Gateway<O>,
+    asked: AppendRequest,
     mut body: RequestBody,
     headers: &mut HeaderMap,
 ) -> S3Result<()> {
-    let Asked { bucket, key, options, checksum } = asked;
+    let AppendRequest { bucket, key, options, checksum } = asked;
     let at = options.at;
-    let known = match face.store.open(&bucket, &key).await {
+    let known = match gateway.store.open(&bucket, &key).await {
         Ok(opened) => Ok(Some(opened)),
         Err(ObjectError::NoSuchKey) => Ok(None),
         Err(refused) => Err(refused),
@@ -96,7 +96,7 @@ pub(crate) async fn object<O: Objects>(
             if let Some(whole) = whole.filter(can_grow) {
                 body = body.stored_as(whole.algorithm);
             }
-            face.store.append(&bucket, &key, options, &mut body).await
+            gateway.store.append(&bucket, &key, options, &mut body).await
         }
         Err(refused) => Err(refused),
     };

@@ -12,7 +12,7 @@ use s3s::dto::{
 };
 use s3s::{Body, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use crate::answer;
 use crate::auth::authorization::BUCKET_REGION;
 use crate::errors::elements::{self, invalid_argument};
@@ -30,7 +30,7 @@ const BUCKET_PAGE_MAX: usize = 10_000;
 const EU: (&str, &str) = ("EU", "eu-west-1");
 
 pub(crate) async fn create<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let document = request.take_document().await?;
@@ -47,21 +47,21 @@ pub(crate) async fn create<O: Objects>(
         return Err(not_implemented("Object lock"));
     }
     let location = wanted_location(&document)?;
-    check_location(location.as_deref(), face.region.as_deref())?;
+    check_location(location.as_deref(), gateway.region.as_deref())?;
     let bucket = &request.bucket;
     if is_reserved(bucket.as_str())
-        && matches!(face.store.bucket(bucket), Err(ObjectError::NoSuchBucket))
+        && matches!(gateway.store.bucket(bucket), Err(ObjectError::NoSuchBucket))
     {
         let message = format!(
             "bucket name \"{bucket}\": S3 keeps names that begin or end like this for itself"
         );
         return Err(error(S3ErrorCode::InvalidBucketName, message));
     }
-    match face.store.create_bucket(bucket, location).await {
+    match gateway.store.create_bucket(bucket, location).await {
         Ok(_) => {}
         // In this region alone S3 takes a repeated creation for the first.
         Err(ObjectError::BucketExists)
-            if region(face.region.as_deref(), None) == DEFAULT_REGION => {}
+            if region(gateway.region.as_deref(), None) == DEFAULT_REGION => {}
         Err(refused) => return Err(from_store(refused)),
     }
     let mut response = Response::new(Body::empty());
@@ -134,34 +134,40 @@ fn region<'r>(named: Option<&'r str>, location: Option<&'r str>) -> &'r str {
 }
 
 pub(crate) async fn delete<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: Request,
 ) -> S3Result<Response<Body>> {
     request.check_owner()?;
-    face.store.delete_bucket(&request.bucket).await.map_err(from_store)?;
+    gateway.store.delete_bucket(&request.bucket).await.map_err(from_store)?;
     Ok(answer::no_content())
 }
 
-pub(crate) fn head<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
+pub(crate) fn head<O: Objects>(
+    gateway: &Gateway<O>,
+    request: &Request,
+) -> S3Result<Response<Body>> {
     request.check_owner()?;
-    let record = face.store.bucket(&request.bucket).map_err(from_store)?;
-    let region = region(face.region.as_deref(), record.location.as_deref());
+    let record = gateway.store.bucket(&request.bucket).map_err(from_store)?;
+    let region = region(gateway.region.as_deref(), record.location.as_deref());
     let mut response = Response::new(Body::empty());
     answer::set(response.headers_mut(), BUCKET_REGION, region)?;
     Ok(response)
 }
 
-pub(crate) fn location<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
+pub(crate) fn location<O: Objects>(
+    gateway: &Gateway<O>,
+    request: &Request,
+) -> S3Result<Response<Body>> {
     request.check_owner()?;
-    let record = face.store.bucket(&request.bucket).map_err(from_store)?;
-    let region = region(face.region.as_deref(), record.location.as_deref());
+    let record = gateway.store.bucket(&request.bucket).map_err(from_store)?;
+    let region = region(gateway.region.as_deref(), record.location.as_deref());
     let constraint = Some(region).filter(|region| *region != DEFAULT_REGION);
     answer::document(&GetBucketLocationOutput {
         location_constraint: constraint.map(|it| BucketLocationConstraint::from(it.to_owned())),
     })
 }
 
-pub(crate) fn list<O: Objects>(face: &Face<O>, request: &Parts) -> S3Result<Response<Body>> {
+pub(crate) fn list<O: Objects>(gateway: &Gateway<O>, request: &Parts) -> S3Result<Response<Body>> {
     let parameters = Parameters::of(request.uri.query().unwrap_or(""));
     let asked = parameters.one("max-buckets")?;
     let max = match asked.as_deref().map(str::parse) {
@@ -181,9 +187,9 @@ pub(crate) fn list<O: Objects>(face: &Face<O>, request: &Parts) -> S3Result<Resp
     let prefix = wanted_prefix.as_deref().unwrap_or("");
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut next = None;
-    for record in face.store.buckets().map_err(from_store)? {
+    for record in gateway.store.buckets().map_err(from_store)? {
         let name = record.name.as_str();
-        let region = region(face.region.as_deref(), record.location.as_deref());
+        let region = region(gateway.region.as_deref(), record.location.as_deref());
         let elsewhere = wanted_region.as_deref().is_some_and(|wanted| wanted != region);
         if elsewhere || !name.starts_with(prefix) || after.as_deref().is_some_and(|a| name <= a) {
             continue;
@@ -233,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_said_to_be_where_the_operator_says_or_its_maker() {
+    fn a_buckets_location_is_the_operators_region_or_its_creators() {
         assert_eq!(region(None, None), "us-east-1");
         assert_eq!(region(None, Some("")), "us-east-1");
         assert_eq!(region(None, Some("eu-1")), "eu-1");

@@ -7,37 +7,37 @@ use larder_types::{CorsError, CorsMethod, CorsRule, CorsRules};
 use s3s::dto::{CORSRule, GetBucketCorsOutput};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use super::settings::absent;
 use crate::answer;
 use crate::errors::{error, from_store};
 use crate::request::xml::{self, Xml, once};
 
 pub(crate) async fn put<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let document = request.take_document().await?;
     request.check_owner()?;
     let rules = read(&document)?;
-    face.store.set_cors(&request.bucket, Some(rules)).await.map_err(from_store)?;
+    gateway.store.set_cors(&request.bucket, Some(rules)).await.map_err(from_store)?;
     Ok(Response::new(Body::empty()))
 }
 
-pub(crate) fn get<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
+pub(crate) fn get<O: Objects>(gateway: &Gateway<O>, request: &Request) -> S3Result<Response<Body>> {
     request.check_owner()?;
-    let record = face.store.bucket(&request.bucket).map_err(from_store)?;
+    let record = gateway.store.bucket(&request.bucket).map_err(from_store)?;
     let rules = record.cors.ok_or_else(|| absent("cors"))?;
     let cors_rules = Some(rules.as_slice().iter().map(to_xml).collect());
     answer::document(&GetBucketCorsOutput { cors_rules })
 }
 
 pub(crate) async fn delete<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: Request,
 ) -> S3Result<Response<Body>> {
     request.check_owner()?;
-    face.store.set_cors(&request.bucket, None).await.map_err(from_store)?;
+    gateway.store.set_cors(&request.bucket, None).await.map_err(from_store)?;
     Ok(answer::no_content())
 }
 

@@ -15,7 +15,7 @@ use larder_types::{Attributes, BucketName, ChecksumAlgorithm, ObjectKey};
 use s3s::dto::{CopyObjectResult, CopyPartResult, ETag, ETagCondition, MetadataDirective};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use super::get::last_modified;
 use super::upload::part_number;
 use crate::answer;
@@ -119,8 +119,8 @@ impl<'r> CopyHeaders<'r> {
 }
 
 impl Source {
-    async fn open<O: Objects>(&self, face: &Face<O>) -> S3Result<Opened> {
-        let opened = face.store.open(&self.bucket, &self.key).await.map_err(from_store)?;
+    async fn open<O: Objects>(&self, gateway: &Gateway<O>) -> S3Result<Opened> {
+        let opened = gateway.store.open(&self.bucket, &self.key).await.map_err(from_store)?;
         match self.conditions.check(&opened.metax) {
             Ok(()) => Ok(opened),
             Err(_) => Err(from_store(ObjectError::PreconditionFailed)),
@@ -139,7 +139,7 @@ struct CopyBody {
 
 impl CopyBody {
     async fn open<O: Objects>(
-        face: &Face<O>,
+        gateway: &Gateway<O>,
         opened: &Opened,
         bytes: Range<u64>,
         algorithm: ChecksumAlgorithm,
@@ -147,7 +147,7 @@ impl CopyBody {
         let len = bytes.end - bytes.start;
         let body = match len {
             0 => ReadBody::Whole(Bytes::new()),
-            _ => face.store.read(opened, bytes).await?,
+            _ => gateway.store.read(opened, bytes).await?,
         };
         let digests = Digests::new(&Announced { algorithm, ..Announced::nothing() });
         Ok(Self { body, len, left: len, digests: Some(digests), failure: None })
@@ -210,7 +210,7 @@ impl Attempt {
 }
 
 pub(crate) async fn object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -230,9 +230,9 @@ pub(crate) async fn object<O: Objects>(
         ));
     }
     // Looked at before the source, as S3 does.
-    face.store.bucket(&bucket).map_err(from_store)?;
+    gateway.store.bucket(&bucket).map_err(from_store)?;
     for _ in 0..CHANGED_RETRIES_MAX {
-        let opened = source.open(face).await?;
+        let opened = source.open(gateway).await?;
         let size = opened.metax.size;
         check_source_size(size)?;
         let algorithm = named
@@ -241,18 +241,18 @@ pub(crate) async fn object<O: Objects>(
         let attributes = taken.attributes(opened.metax.attributes.clone());
         let options = PutOptions { attributes, condition: condition.clone() };
         if keeps_digests(&opened, algorithm) {
-            match face.store.link(&opened, &bucket, &key, options.clone()).await {
+            match gateway.store.link(&opened, &bucket, &key, options.clone()).await {
                 Ok(Some(done)) => return shown(&done),
                 Ok(None) => {}
                 Err(ObjectError::Changed) => continue,
                 Err(refused) => return Err(from_store(refused)),
             }
         }
-        let mut body = match CopyBody::open(face, &opened, 0..size, algorithm).await {
+        let mut body = match CopyBody::open(gateway, &opened, 0..size, algorithm).await {
             Err(ObjectError::Changed) => continue,
             opened => opened.map_err(from_store)?,
         };
-        let result = face.store.put(&bucket, &key, options, &mut body).await;
+        let result = gateway.store.put(&bucket, &key, options, &mut body).await;
         match Attempt::of(result, &mut body) {
             Attempt::Done(done) => return shown(&done),
             Attempt::Again => {}
@@ -344,7 +344,7 @@ fn shown(done: &PutDone) -> S3Result<Response<Body>> {
 }
 
 pub(crate) async fn part<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -361,23 +361,23 @@ pub(crate) async fn part<O: Objects>(
     let wanted = headers.range;
     let source = headers.into_source()?;
     let number = part_number(request.parameters())?;
-    let id = face.upload_of(&request)?;
+    let id = gateway.upload_of(&request)?;
     let bucket = &request.bucket;
-    let row = face.store.upload(bucket, &key, id).await.map_err(from_store)?;
+    let row = gateway.store.upload(bucket, &key, id).await.map_err(from_store)?;
     let algorithm = row.checksum.map_or(checksums::DEFAULT, |(algorithm, _)| algorithm);
     for _ in 0..CHANGED_RETRIES_MAX {
-        let opened = source.open(face).await?;
+        let opened = source.open(gateway).await?;
         let size = opened.metax.size;
         let bytes = match wanted {
             Some(header) => range::of_copy_source(header, size)?,
             None => 0..size,
         };
         check_source_size(bytes.end - bytes.start)?;
-        let mut body = match CopyBody::open(face, &opened, bytes, algorithm).await {
+        let mut body = match CopyBody::open(gateway, &opened, bytes, algorithm).await {
             Err(ObjectError::Changed) => continue,
             opened => opened.map_err(from_store)?,
         };
-        let result = face.store.put_part(bucket, &key, id, number, &mut body).await;
+        let result = gateway.store.put_part(bucket, &key, id, number, &mut body).await;
         match Attempt::of(result, &mut body) {
             Attempt::Done(done) => {
                 return part_shown(&done, row.checksum.is_some());

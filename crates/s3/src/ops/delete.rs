@@ -11,7 +11,7 @@ use s3s::dto::{
 };
 use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use crate::answer;
 use crate::errors::{error, from_store, not_implemented};
 use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX, VERSION_ID_BYTES_MAX};
@@ -79,18 +79,18 @@ fn seconds(date: &Timestamp) -> Result<u64, ()> {
 }
 
 pub(crate) async fn object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
     let conditions = Conditions::of(&request.parts.headers)?;
     request.check_version()?;
-    one(face, &request.bucket, &key, conditions).await?;
+    one(gateway, &request.bucket, &key, conditions).await?;
     Ok(answer::no_content())
 }
 
 pub(crate) async fn objects<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let document = request.take_document().await?;
@@ -101,13 +101,13 @@ pub(crate) async fn objects<O: Objects>(
     let Batch { named, quiet } = Batch::read(&document)?;
     drop(document);
     let bucket = &request.bucket;
-    face.store.bucket(bucket).map_err(from_store)?;
+    gateway.store.bucket(bucket).map_err(from_store)?;
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
     let mut results = stream::iter(named)
         .map(|named| async move {
             let Named { key: name, version, conditions } = named;
             let result = match (key(name.clone()), version.as_deref()) {
-                (Ok(key), None | Some("null")) => one(face, bucket, &key, conditions).await,
+                (Ok(key), None | Some("null")) => one(gateway, bucket, &key, conditions).await,
                 (Ok(_), Some(_)) => Err(no_such_version()),
                 (Err(refused), _) => Err(refused),
             };
@@ -201,13 +201,13 @@ fn wrong_number() -> S3Error {
 }
 
 async fn one<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     bucket: &BucketName,
     key: &ObjectKey,
     conditions: Conditions,
 ) -> S3Result<()> {
     let condition = conditions.into_condition()?;
-    match face.store.delete(bucket, key, condition).await {
+    match gateway.store.delete(bucket, key, condition).await {
         // An absent key is as good as a deleted one, also under a condition (S3).
         Err(ObjectError::NoSuchKey) => Ok(()),
         result => result.map_err(from_store),

@@ -10,7 +10,7 @@ use s3s::dto::{Checksum, GetObjectAttributesParts, ObjectAttributes, ObjectPart}
 use s3s::xml::{SerResult, SerializeContent, Serializer};
 use s3s::{Body, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use super::list::page_size;
 use crate::answer;
 use crate::digest::checksums::{kind_name, show_checksum};
@@ -23,9 +23,9 @@ use crate::request::head::{count, lines};
 use crate::request::names::{EXPECTED_OWNER, check_owner};
 
 /// The attributes that a request names, in headers that may each hold a list.
-struct Asked(Vec<String>);
+struct RequestedAttributes(Vec<String>);
 
-impl Asked {
+impl RequestedAttributes {
     fn parse(headers: &[String]) -> S3Result<Self> {
         let all = headers.iter().flat_map(|header| header.split(','));
         let all: Vec<String> = all.map(|name| name.trim().to_owned()).collect();
@@ -49,7 +49,7 @@ impl Asked {
 }
 
 pub(crate) async fn object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -70,12 +70,12 @@ pub(crate) async fn object<O: Objects>(
         let message = "The x-amz-object-attributes header specifying the attributes to be retrieved is either missing or empty";
         return Err(error(S3ErrorCode::InvalidRequest, message));
     }
-    let asked = Asked::parse(&names)?;
+    let asked = RequestedAttributes::parse(&names)?;
     let max = page_size(max);
     let wanted = asked.has(ObjectAttributes::OBJECT_PARTS).then_some((after, max));
-    let (opened, parts) = find(face, (&request.bucket, &key), wanted).await?;
+    let (opened, parts) = find(gateway, (&request.bucket, &key), wanted).await?;
     let metax = &opened.metax;
-    let mut shown = Shown {
+    let mut shown = AttributesShown {
         etag: asked.has(ObjectAttributes::ETAG).then(|| metax.etag.text()),
         ..Default::default()
     };
@@ -104,7 +104,7 @@ pub(crate) async fn object<O: Objects>(
 
 /// The attributes that are shown. In this one answer S3 shows an entity tag without quotes.
 #[derive(Default)]
-struct Shown {
+struct AttributesShown {
     checksum: Option<Checksum>,
     etag: Option<String>,
     parts: Option<GetObjectAttributesParts>,
@@ -112,7 +112,7 @@ struct Shown {
     class: Option<String>,
 }
 
-impl SerializeContent for Shown {
+impl SerializeContent for AttributesShown {
     fn serialize_content<W: Write>(&self, xml: &mut Serializer<W>) -> SerResult {
         if let Some(checksum) = &self.checksum {
             xml.content("Checksum", checksum)?;
@@ -135,16 +135,16 @@ impl SerializeContent for Shown {
 
 /// Finds an object, and so many of its parts behind one if they are wanted: of one version.
 async fn find<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     (bucket, key): (&BucketName, &ObjectKey),
     wanted: Option<(i32, usize)>,
 ) -> S3Result<(Opened, Option<GetObjectAttributesParts>)> {
     for _ in 0..CHANGED_RETRIES_MAX {
-        let opened = face.store.open(bucket, key).await.map_err(from_store)?;
+        let opened = gateway.store.open(bucket, key).await.map_err(from_store)?;
         let Some((after, max)) = wanted.filter(|_| !opened.parts().is_empty()) else {
             return Ok((opened, None));
         };
-        match parts(face, &opened, after, max).await {
+        match parts(gateway, &opened, after, max).await {
             Err(ObjectError::Changed) => {}
             parts => return Ok((opened, Some(parts.map_err(from_store)?))),
         }
@@ -153,7 +153,7 @@ async fn find<O: Objects>(
 }
 
 async fn parts<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     opened: &Opened,
     after: i32,
     max: usize,
@@ -168,7 +168,7 @@ async fn parts<O: Objects>(
             ..Default::default()
         };
         if opened.keeps_parts() {
-            let stored = face.store.part(opened, part.number).await?;
+            let stored = gateway.store.part(opened, part.number).await?;
             if let Some(checksum) = &stored.metax.checksum {
                 show_checksum!(object_part, checksum);
             }
@@ -195,9 +195,10 @@ mod tests {
     fn names_come_as_lists_in_one_or_more_headers() {
         let headers =
             |all: &[&str]| -> Vec<String> { all.iter().map(|&text| text.to_owned()).collect() };
-        let asked = Asked::parse(&headers(&["ETag, ObjectSize", "Checksum"])).unwrap();
+        let asked =
+            RequestedAttributes::parse(&headers(&["ETag, ObjectSize", "Checksum"])).unwrap();
         assert!(asked.has("ETag") && asked.has("ObjectSize") && asked.has("Checksum"));
         assert!(!asked.has("StorageClass"));
-        assert!(Asked::parse(&headers(&["ETag,Colour"])).is_err());
+        assert!(RequestedAttributes::parse(&headers(&["ETag,Colour"])).is_err());
     }
 }

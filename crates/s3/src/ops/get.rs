@@ -11,7 +11,7 @@ use s3s::dto::{Range, StreamingBlob, Timestamp};
 use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result, StdError};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use crate::answer;
 use crate::errors::{error, from_store, precondition_failed};
 use crate::limits::CHANGED_RETRIES_MAX;
@@ -88,28 +88,28 @@ struct Found {
 }
 
 pub(crate) async fn object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
     let wanted = GetRequest::of(&request.parts.headers, request.parameters())?;
-    let (found, body) = read(face, &request.bucket, &key, &wanted).await?;
-    show(face, (&request.bucket, &found), wanted.replaced, body).await
+    let (found, body) = read(gateway, &request.bucket, &key, &wanted).await?;
+    show(gateway, (&request.bucket, &found), wanted.replaced, body).await
 }
 
 pub(crate) async fn head<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
     let wanted = GetRequest::of(&request.parts.headers, request.parameters())?;
-    let found = find(face, &request.bucket, &key, &wanted).await?;
-    show(face, (&request.bucket, &found), wanted.replaced, Body::empty()).await
+    let found = find(gateway, &request.bucket, &key, &wanted).await?;
+    show(gateway, (&request.bucket, &found), wanted.replaced, Body::empty()).await
 }
 
 /// The answer that shows an object.
 async fn show<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     (bucket, found): (&BucketName, &Found),
     replaced: HeaderMap,
     body: Body,
@@ -119,7 +119,7 @@ async fn show<O: Objects>(
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     response.headers_mut().extend(replaced);
-    show_replication(response.headers_mut(), face, (bucket, &found.opened)).await;
+    show_replication(response.headers_mut(), gateway, (bucket, &found.opened)).await;
     Ok(response)
 }
 
@@ -182,10 +182,10 @@ fn show_metadata(headers: &mut HeaderMap, user: &[(String, String)]) {
 /// Shows where the version is, in a store that is one of several regions and knows it now.
 async fn show_replication<O: Objects>(
     headers: &mut HeaderMap,
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     (bucket, opened): (&BucketName, &Opened),
 ) {
-    let found = face.store.replication(bucket, opened).await;
+    let found = gateway.store.replication(bucket, opened).await;
     let Ok(Some(Replication { status, regions })) = found else { return };
     let status = match status {
         ReplicationStatus::Pending => "PENDING",
@@ -226,14 +226,14 @@ pub(crate) fn last_modified(clock: HybridClock) -> Timestamp {
 }
 
 async fn find<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     bucket: &BucketName,
     key: &ObjectKey,
     wanted: &GetRequest<'_>,
 ) -> S3Result<Found> {
     for _ in 0..CHANGED_RETRIES_MAX {
-        let opened = face.store.open(bucket, key).await.map_err(from_store)?;
-        if let Some(found) = chosen(face, opened, wanted).await? {
+        let opened = gateway.store.open(bucket, key).await.map_err(from_store)?;
+        if let Some(found) = chosen(gateway, opened, wanted).await? {
             return Ok(found);
         }
     }
@@ -242,7 +242,7 @@ async fn find<O: Objects>(
 
 /// Chooses the part of an object that is to be sent; `None` if the object was replaced meanwhile.
 async fn chosen<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     opened: Opened,
     wanted: &GetRequest<'_>,
 ) -> S3Result<Option<Found>> {
@@ -269,7 +269,7 @@ async fn chosen<O: Objects>(
         (true, None, _) => opened.metax.checksum.clone(),
         (true, Some(_), Ok(_)) if !opened.keeps_parts() => None,
         (true, Some(_), Ok(number)) => {
-            let part = match face.store.part(&opened, number).await {
+            let part = match gateway.store.part(&opened, number).await {
                 Err(ObjectError::Changed) => return Ok(None),
                 part => part.map_err(from_store)?,
             };
@@ -283,22 +283,22 @@ async fn chosen<O: Objects>(
 
 /// Opens and reads, again if the object is replaced in between.
 async fn read<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     bucket: &BucketName,
     key: &ObjectKey,
     wanted: &GetRequest<'_>,
 ) -> S3Result<(Found, Body)> {
     for _ in 0..CHANGED_RETRIES_MAX {
         let opened = match wanted.is_all() {
-            true => face.store.open_whole(bucket, key).await,
-            false => face.store.open(bucket, key).await,
+            true => gateway.store.open_whole(bucket, key).await,
+            false => gateway.store.open(bucket, key).await,
         };
-        let chosen = chosen(face, opened.map_err(from_store)?, wanted).await?;
+        let chosen = chosen(gateway, opened.map_err(from_store)?, wanted).await?;
         let Some(found) = chosen else { continue };
         if found.span.len() == 0 {
             return Ok((found, Body::empty()));
         }
-        match face.store.read(&found.opened, found.span.bytes.clone()).await {
+        match gateway.store.read(&found.opened, found.span.bytes.clone()).await {
             Ok(body) => {
                 let body = sized(body, found.span.len());
                 return Ok((found, body));

@@ -11,7 +11,7 @@ use s3s::dto::{
 use s3s::xml::Serialize;
 use s3s::{Body, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use super::get::last_modified;
 use crate::answer;
 use crate::digest::checksums::{kind_name, name};
@@ -162,12 +162,12 @@ impl Wanted {
 
     async fn page<O: Objects>(
         &self,
-        face: &Face<O>,
+        gateway: &Gateway<O>,
         bucket: &BucketName,
         after: Option<String>,
     ) -> S3Result<Split<ListedObject>> {
         if self.max == 0 {
-            face.store.bucket(bucket).map_err(from_store)?;
+            gateway.store.bucket(bucket).map_err(from_store)?;
             let nothing = ListPage { items: Vec::new(), truncated: false };
             return Ok(Split::of(nothing, |listed: &ListedObject| listed.key.as_str()));
         }
@@ -178,8 +178,8 @@ impl Wanted {
             max: self.max,
         };
         let page = match self.scope {
-            Scope::Here => face.store.list(bucket, request).await,
-            Scope::AllRegions => face.store.list_all_regions(bucket, request).await,
+            Scope::Here => gateway.store.list(bucket, request).await,
+            Scope::AllRegions => gateway.store.list_all_regions(bucket, request).await,
         };
         let page = page.map_err(from_store)?;
         Ok(Split::of(page, |listed| listed.key.as_str()))
@@ -244,12 +244,15 @@ fn show_version(listed: &ListedObject, encoding: Encoding) -> ObjectVersion {
     }
 }
 
-pub(crate) async fn v1<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
+pub(crate) async fn v1<O: Objects>(
+    gateway: &Gateway<O>,
+    request: Request,
+) -> S3Result<Response<Body>> {
     let wanted = Wanted::of(&request)?;
     let encoding = wanted.encoding;
     refuse_of_other_list(request.parameters(), &OF_V2)?;
     let marker = request.parameters().one("marker")?;
-    let found = wanted.page(face, &request.bucket, given(marker.clone())).await?;
+    let found = wanted.page(gateway, &request.bucket, given(marker.clone())).await?;
     // Without a delimiter clients go on from the last key they saw (S3).
     let next = found.next().filter(|_| wanted.delimiter.is_some());
     let contents = found.entries.iter().map(|listed| show(listed, encoding, true)).collect();
@@ -268,7 +271,10 @@ pub(crate) async fn v1<O: Objects>(face: &Face<O>, request: Request) -> S3Result
     })
 }
 
-pub(crate) async fn v2<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
+pub(crate) async fn v2<O: Objects>(
+    gateway: &Gateway<O>,
+    request: Request,
+) -> S3Result<Response<Body>> {
     let wanted = Wanted::of(&request)?;
     let (encoding, parameters) = (wanted.encoding, request.parameters());
     refuse_of_other_list(parameters, &OF_V1)?;
@@ -279,7 +285,7 @@ pub(crate) async fn v2<O: Objects>(face: &Face<O>, request: Request) -> S3Result
         Some(token) => Some(token::decode(&token)?),
         None => given(start_after.clone()),
     };
-    let found = wanted.page(face, &request.bucket, after).await?;
+    let found = wanted.page(gateway, &request.bucket, after).await?;
     let contents = found.entries.iter().map(|listed| show(listed, encoding, with_owner)).collect();
     wanted.answer(&ListObjectsV2Output {
         name: Some(request.bucket.as_str().to_owned()),
@@ -299,7 +305,7 @@ pub(crate) async fn v2<O: Objects>(face: &Face<O>, request: Request) -> S3Result
 }
 
 pub(crate) async fn versions<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: Request,
 ) -> S3Result<Response<Body>> {
     let wanted = Wanted::of(&request)?;
@@ -315,7 +321,7 @@ pub(crate) async fn versions<O: Objects>(
     if let Some(other) = version_marker.as_deref().filter(|version| *version != "null") {
         return Err(invalid_argument("Invalid version id specified", "version-id-marker", other));
     }
-    let found = wanted.page(face, &request.bucket, marker.clone()).await?;
+    let found = wanted.page(gateway, &request.bucket, marker.clone()).await?;
     let next = found.next();
     let ends_in_group = next.is_some_and(|next| found.groups.iter().any(|group| group == next));
     let versions = found.entries.iter().map(|listed| show_version(listed, encoding)).collect();

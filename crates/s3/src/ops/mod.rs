@@ -1,4 +1,4 @@
-//! The operations, one file for each or for a few that go together. Each takes the store and the request from `face.rs`, reads
+//! The operations, one file for each or for a few that go together. Each takes the store and the request from `gateway.rs`, reads
 //! the headers and parameters that it knows, and answers complete. [`Operations`] calls them.
 //!
 //! # Invariants
@@ -26,7 +26,7 @@ mod bucket_cors;
 mod copy;
 mod delete;
 mod describe;
-pub(crate) mod face;
+pub(crate) mod gateway;
 mod get;
 mod list;
 mod put;
@@ -44,7 +44,7 @@ use larder_objects::Objects;
 use s3s::{Body, S3Result};
 
 use crate::request::operation::S3Operation as Op;
-use face::{Face, Request};
+use gateway::{Gateway, Request};
 
 /// Operations over a store, whatever store that is.
 pub(crate) trait Operations: Send + Sync {
@@ -55,7 +55,7 @@ pub(crate) trait Operations: Send + Sync {
     fn list_buckets(&self, request: &Parts) -> S3Result<Response<Body>>;
 }
 
-impl<O: Objects> Operations for Face<O> {
+impl<O: Objects> Operations for Gateway<O> {
     fn call(&self, operation: Op, request: Request) -> BoxFuture<'_, S3Result<Response<Body>>> {
         match operation {
             Op::AbortMultipartUpload => Box::pin(upload::abort(self, request)),

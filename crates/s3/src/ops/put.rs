@@ -8,7 +8,7 @@ use s3s::dto::ETagCondition;
 use s3s::{Body, S3ErrorCode, S3Result};
 
 use super::append;
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use crate::answer;
 use crate::body::pulled::RequestBody;
 use crate::errors::error;
@@ -21,21 +21,21 @@ use crate::request::names::{EXPECTED_OWNER, check_owner};
 
 /// PutObject.
 pub(crate) async fn object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: Request,
 ) -> S3Result<Response<Body>> {
-    let PutRequest { bucket, key, append, options, body, asked } = wanted(face, request)?;
+    let PutRequest { bucket, key, append, options, body, asked } = wanted(gateway, request)?;
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     if let Some(at) = append {
         let PutOptions { attributes, condition } = options;
         let options = AppendOptions { at, attributes, condition };
-        let asked = append::Asked { bucket, key, options, checksum: asked };
-        append::object(face, asked, body, headers).await?;
+        let asked = append::AppendRequest { bucket, key, options, checksum: asked };
+        append::object(gateway, asked, body, headers).await?;
         return Ok(response);
     }
     let failing = conditions::only(&options.condition);
-    let done = put(face, (&bucket, &key), options, body).await;
+    let done = put(gateway, (&bucket, &key), options, body).await;
     let done = done.map_err(|refused| conditions::named(refused, failing))?;
     answer::set_etag(headers, &done.etag)?;
     if let Some(checksum) = done.checksum.as_ref().filter(|_| asked) {
@@ -56,12 +56,12 @@ struct PutRequest {
 }
 
 /// Of the request nothing is kept but this while the body comes.
-fn wanted<O: Objects>(face: &Face<O>, mut request: Request) -> S3Result<PutRequest> {
+fn wanted<O: Objects>(gateway: &Gateway<O>, mut request: Request) -> S3Result<PutRequest> {
     let key = request.take_key()?;
     let Request { bucket, parts, body, sent, gate, .. } = request;
     let headers = &parts.headers;
     let read = PutHeaders::of(headers)?;
-    let append = append::wanted(face, headers, read.offset)?;
+    let append = append::wanted(gateway, headers, read.offset)?;
     let announced = read.digests.announced(headers)?;
     let asked = announced.asked;
     let body = RequestBody::new(body, announced).content_md5(read.digests.md5)?;
@@ -101,12 +101,12 @@ impl<'r> PutHeaders<'r> {
 }
 
 async fn put<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     (bucket, key): (&BucketName, &ObjectKey),
     options: PutOptions,
     mut body: RequestBody,
 ) -> S3Result<PutDone> {
-    match face.store.put(bucket, key, options, &mut body).await {
+    match gateway.store.put(bucket, key, options, &mut body).await {
         Ok(done) => {
             body.note_moved(BytesMoved::Written);
             Ok(done)

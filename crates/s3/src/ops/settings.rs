@@ -11,7 +11,7 @@ use s3s::dto::{
 };
 use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use crate::answer;
 use crate::errors::{error, from_store, not_implemented};
 use crate::request::acl::Acl;
@@ -19,11 +19,11 @@ use crate::request::head::lines;
 use crate::request::names::{OWNER_ID, OWNER_NAME, owner};
 
 pub(crate) fn get_of_bucket<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: &Request,
     name: &'static str,
 ) -> S3Result<Response<Body>> {
-    check_bucket(face, request)?;
+    check_bucket(gateway, request)?;
     match name {
         "accelerate" => answer::document(&GetBucketAccelerateConfigurationOutput::default()),
         // The owner may do everything and nobody else anything.
@@ -93,12 +93,12 @@ pub(crate) fn absent(name: &str) -> S3Error {
 
 /// Takes the access rules that every bucket has, and no others.
 pub(crate) async fn put_of_bucket<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
     name: &'static str,
 ) -> S3Result<Response<Body>> {
     let document = request.take_document().await?;
-    check_bucket(face, &request)?;
+    check_bucket(gateway, &request)?;
     match name {
         "acl" => change_rules(&request, &document),
         "object-lock" => Err(error(
@@ -111,11 +111,11 @@ pub(crate) async fn put_of_bucket<O: Objects>(
 
 /// Takes it for deleted: it is not there.
 pub(crate) fn delete_of_bucket<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: &Request,
     name: &'static str,
 ) -> S3Result<Response<Body>> {
-    check_bucket(face, request)?;
+    check_bucket(gateway, request)?;
     match name {
         "ownershipControls" => Err(not_implemented("DELETE of ownershipControls of a bucket")),
         _ => Ok(answer::no_content()),
@@ -123,11 +123,11 @@ pub(crate) fn delete_of_bucket<O: Objects>(
 }
 
 pub(crate) async fn get_of_object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
     name: &'static str,
 ) -> S3Result<Response<Body>> {
-    check_object(face, &mut request, name).await?;
+    check_object(gateway, &mut request, name).await?;
     answer::document(&GetObjectAclOutput {
         grants: Some(grants()),
         owner: Some(owner()),
@@ -137,34 +137,34 @@ pub(crate) async fn get_of_object<O: Objects>(
 
 /// Takes the access rules that every object has, and no others.
 pub(crate) async fn put_of_object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
     name: &'static str,
 ) -> S3Result<Response<Body>> {
     let document = request.take_document().await?;
-    check_object(face, &mut request, name).await?;
+    check_object(gateway, &mut request, name).await?;
     change_rules(&request, &document)
 }
 
-fn check_bucket<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<()> {
+fn check_bucket<O: Objects>(gateway: &Gateway<O>, request: &Request) -> S3Result<()> {
     request.check_owner()?;
-    face.store.bucket(&request.bucket).map_err(from_store).map(drop)
+    gateway.store.bucket(&request.bucket).map_err(from_store).map(drop)
 }
 
 /// Refuses a question for another setting than access rules, and of an object that is not there.
 async fn check_object<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: &mut Request,
     name: &'static str,
 ) -> S3Result<()> {
-    check_bucket(face, request)?;
+    check_bucket(gateway, request)?;
     if name != "acl" {
         let message = "Bucket is missing Object Lock Configuration";
         return Err(error(S3ErrorCode::InvalidRequest, message));
     }
     request.check_version()?;
     let key = request.take_key()?;
-    face.store.open(&request.bucket, &key).await.map_err(from_store).map(drop)
+    gateway.store.open(&request.bucket, &key).await.map_err(from_store).map(drop)
 }
 
 /// Takes the rules that there are, in headers or in the body.

@@ -10,7 +10,7 @@ use s3s::dto::{
 };
 use s3s::{Body, S3ErrorCode, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use super::put::check_length;
 use crate::answer;
 use crate::body::pulled::RequestBody;
@@ -36,7 +36,7 @@ pub(crate) fn part_number(parameters: Parameters<'_>) -> S3Result<u16> {
 }
 
 pub(crate) async fn create<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -55,7 +55,7 @@ pub(crate) async fn create<O: Objects>(
     let checksum = chosen(algorithm, kind)?;
     let options = UploadOptions { attributes: given.into_attributes()?, checksum };
     let bucket = &request.bucket;
-    let id = face.store.create_upload(bucket, &key, options).await.map_err(from_store)?;
+    let id = gateway.store.create_upload(bucket, &key, options).await.map_err(from_store)?;
     let mut response = answer::document(&CreateMultipartUploadOutput {
         bucket: Some(bucket.as_str().to_owned()),
         key: Some(key.as_str().to_owned()),
@@ -111,7 +111,7 @@ fn chosen(
 }
 
 pub(crate) async fn part<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -128,15 +128,15 @@ pub(crate) async fn part<O: Objects>(
     }
     encryption.refuse_customer_key()?;
     let announced = digests.announced(headers)?;
-    let id = face.upload_of(&request)?;
-    let row = face.store.upload(&request.bucket, &key, id).await.map_err(from_store)?;
+    let id = gateway.upload_of(&request)?;
+    let row = gateway.store.upload(&request.bucket, &key, id).await.map_err(from_store)?;
     let announced = agreed(announced, row.checksum)?;
     let asked = announced.asked;
     let mut body =
         RequestBody::new(request.body, announced).content_md5(digests.md5)?.of(&request.gate);
     body = body.sent(&request.sent);
     check_length(&body)?;
-    let done = match face.store.put_part(&request.bucket, &key, id, number, &mut body).await {
+    let done = match gateway.store.put_part(&request.bucket, &key, id, number, &mut body).await {
         Ok(done) => done,
         Err(refused) => return Err(body.explain(refused)),
     };
@@ -177,7 +177,7 @@ fn agreed(
 }
 
 pub(crate) async fn complete<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -192,11 +192,11 @@ pub(crate) async fn complete<O: Objects>(
         checksum: asked.values.single()?,
         size: asked.size,
     };
-    let (bucket, id) = (&request.bucket, face.upload_of(&request)?);
+    let (bucket, id) = (&request.bucket, gateway.upload_of(&request)?);
     if let Some(kind) = asked.kind {
-        check_kind(face, bucket, &key, id, kind).await?;
+        check_kind(gateway, bucket, &key, id, kind).await?;
     }
-    let done = face.store.complete_upload(bucket, &key, id, options).await;
+    let done = gateway.store.complete_upload(bucket, &key, id, options).await;
     let done = done.map_err(|refused| match refused {
         ObjectError::Body(BodyError::Incomplete) => error(
             S3ErrorCode::InvalidRequest,
@@ -261,13 +261,13 @@ impl<'r> CompleteHeaders<'r> {
 /// A completion may repeat the kind of checksum that was chosen at the beginning. One that comes
 /// again, after the upload has gone, is left to the store.
 async fn check_kind<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     bucket: &BucketName,
     key: &ObjectKey,
     id: UploadId,
     kind: &str,
 ) -> S3Result<()> {
-    let chosen = match face.store.upload(bucket, key, id).await {
+    let chosen = match gateway.store.upload(bucket, key, id).await {
         Ok(row) => row.checksum.map_or(ChecksumKind::FullObject, |(_, kind)| kind),
         Err(ObjectError::NoSuchUpload) => return Ok(()),
         Err(refused) => return Err(from_store(refused)),
@@ -341,7 +341,7 @@ fn named_part(xml: &mut Xml<'_>) -> S3Result<NamedPart> {
 }
 
 pub(crate) async fn abort<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -356,14 +356,14 @@ pub(crate) async fn abort<O: Objects>(
             _ => {}
         }
     }
-    let (bucket, id) = (&request.bucket, face.upload_of(&request)?);
+    let (bucket, id) = (&request.bucket, gateway.upload_of(&request)?);
     if let Some(time) = initiated {
-        let row = face.store.upload(bucket, &key, id).await.map_err(from_store)?;
+        let row = gateway.store.upload(bucket, &key, id).await.map_err(from_store)?;
         if conditions::whole_seconds(row.clock) != time {
             return Err(from_store(ObjectError::PreconditionFailed));
         }
     }
-    face.store.abort_upload(bucket, &key, id).await.map_err(from_store)?;
+    gateway.store.abort_upload(bucket, &key, id).await.map_err(from_store)?;
     Ok(answer::no_content())
 }
 

@@ -7,7 +7,7 @@ use larder_types::{UploadId, UploadRow};
 use s3s::dto::{ETag, ListMultipartUploadsOutput, ListPartsOutput, MultipartUpload, Part};
 use s3s::{Body, S3Result};
 
-use super::face::{Face, Request};
+use super::gateway::{Gateway, Request};
 use super::get::last_modified;
 use super::list::{Encoding, Split, given, page_size};
 use crate::answer;
@@ -18,7 +18,7 @@ use crate::request::attributes::class;
 use crate::request::names::{initiator, owner};
 
 pub(crate) async fn parts<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let key = request.take_key()?;
@@ -27,8 +27,8 @@ pub(crate) async fn parts<O: Objects>(
     let max = page_size(parameters.count("max-parts")?);
     let marker = parameters.count("part-number-marker")?.unwrap_or(0);
     let after = u16::try_from(marker).unwrap_or(u16::MAX);
-    let (bucket, id) = (&request.bucket, face.upload_of(&request)?);
-    let page = face.store.list_parts(bucket, &key, id, after, max).await.map_err(from_store)?;
+    let (bucket, id) = (&request.bucket, gateway.upload_of(&request)?);
+    let page = gateway.store.list_parts(bucket, &key, id, after, max).await.map_err(from_store)?;
     let last = page.parts.last().map_or(marker, |part| i32::from(part.number));
     let checksum = page.upload.checksum;
     answer::document(&ListPartsOutput {
@@ -64,7 +64,7 @@ fn show_part(listed: &ListedPart) -> Part {
 }
 
 pub(crate) async fn uploads<O: Objects>(
-    face: &Face<O>,
+    gateway: &Gateway<O>,
     request: Request,
 ) -> S3Result<Response<Body>> {
     request.check_owner()?;
@@ -93,7 +93,7 @@ pub(crate) async fn uploads<O: Objects>(
         max,
     };
     let bucket = &request.bucket;
-    let page = face.store.list_uploads(bucket, asked, after_upload).await.map_err(from_store)?;
+    let page = gateway.store.list_uploads(bucket, asked, after_upload).await.map_err(from_store)?;
     let found = Split::of(page, |row: &UploadRow| row.key.as_str());
     let next = found.next().map(|next| encoding.show(next));
     let ends_in_upload = found

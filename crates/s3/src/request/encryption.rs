@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_told_first() {
+    fn contradictions_are_reported_first() {
         let rightly = customer("AES256", KEY, KEY_MD5);
         let service = |name: &str| Some(name.to_owned());
         for (index, wrong) in [

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_range_tells_the_size() {
+    fn a_refused_range_gets_the_objects_size() {
         let refused = of_header(Some(&Range::Suffix { length: 0 }), 10).unwrap_err();
         assert_eq!(refused.headers().unwrap()["content-range"], "bytes */10");
     }

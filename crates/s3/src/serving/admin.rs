@@ -5,7 +5,7 @@
 //!
 //! 1. Nothing is sent or done before root's signature is verified, or for metrics a token signed with root's keys.
 //! 2. At most one query of the program runs at a time, also if a client disconnects meanwhile. Its result is cached for
-//!    [`STATE_TOLD_AGAIN`].
+//!    [`STATE_CACHED_FOR`].
 //! 3. These requests use no slot of others. Their number and the time that each waits are bounded.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use super::hooks::ServerHooks;
 use crate::errors;
-use crate::limits::{STATE_ASKED_MAX, STATE_ASKING_MAX, STATE_TOLD_AGAIN};
+use crate::limits::{STATE_CACHED_FOR, STATE_CLIENTS_MAX, STATE_TIMEOUT};
 
 /// The last answer, and those who wait for one.
 pub(crate) struct Admin {
@@ -29,7 +29,7 @@ pub(crate) struct Admin {
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { last: Arc::default(), places: Semaphore::new(STATE_ASKING_MAX) }
+        Self { last: Arc::default(), places: Semaphore::new(STATE_CLIENTS_MAX) }
     }
 }
 
@@ -61,7 +61,7 @@ impl Admin {
         &self,
         hooks: &Arc<H>,
     ) -> Result<Response<s3s::Body>, S3Error> {
-        let info = hooks.minio_info(&self.told(hooks).await?).ok_or_else(not_told)?;
+        let info = hooks.minio_info(&self.told(hooks).await?).ok_or_else(state_unavailable)?;
         Ok(shown(info, "application/json"))
     }
 
@@ -72,19 +72,19 @@ impl Admin {
         headers: &HeaderMap,
     ) -> Result<Response<s3s::Body>, S3Error> {
         let _place = self.places.try_acquire().map_err(|_full| errors::slow_down())?;
-        let (kind, text) = hooks.metrics(headers).ok_or_else(not_told)?;
+        let (kind, text) = hooks.metrics(headers).ok_or_else(state_unavailable)?;
         Ok(shown(text.into(), kind))
     }
 
     async fn told<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
         let _place = self.places.try_acquire().map_err(|_full| errors::slow_down())?;
-        let told = timeout(STATE_ASKED_MAX, self.asked(hooks)).await;
-        told.unwrap_or_else(|_late| Err(not_told()))
+        let told = timeout(STATE_TIMEOUT, self.asked(hooks)).await;
+        told.unwrap_or_else(|_late| Err(state_unavailable()))
     }
 
     async fn asked<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
         let mut last = Arc::clone(&self.last).lock_owned().await;
-        if let Some((_, told)) = last.as_ref().filter(|(at, _)| at.elapsed() < STATE_TOLD_AGAIN) {
+        if let Some((_, told)) = last.as_ref().filter(|(at, _)| at.elapsed() < STATE_CACHED_FOR) {
             return Ok(told.clone());
         }
         let hooks = Arc::clone(hooks);
@@ -94,7 +94,7 @@ impl Admin {
             *last = Some((Instant::now(), told.clone()));
             Some(told)
         });
-        asking.await.map_err(|_panicked| not_told())?.ok_or_else(|| {
+        asking.await.map_err(|_panicked| state_unavailable())?.ok_or_else(|| {
             let message =
                 "This server tells no state. A pack worker's is shown by `larder pack status DIR`.";
             errors::error(S3ErrorCode::NotImplemented, message)
@@ -110,7 +110,7 @@ fn shown(bytes: Bytes, kind: &'static str) -> Response<s3s::Body> {
     response
 }
 
-fn not_told() -> S3Error {
+fn state_unavailable() -> S3Error {
     errors::error(S3ErrorCode::ServiceUnavailable, "The state is not told in time. Ask again.")
 }
 
@@ -171,7 +171,7 @@ mod tests {
         hooks.answers.add_permits(1);
         assert_eq!(admin.told(&hooks).await.ok(), Some(Bytes::from_static(b"{}")));
         assert_eq!(hooks.asked(), 1, "the answer to the first is told");
-        tokio::time::advance(STATE_TOLD_AGAIN).await;
+        tokio::time::advance(STATE_CACHED_FOR).await;
         hooks.answers.add_permits(1);
         admin.told(&hooks).await.expect("it answers");
         assert_eq!(hooks.asked(), 2);
@@ -185,7 +185,7 @@ mod tests {
             let refused = admin.told(&hooks).await.expect_err("nothing is told");
             assert_eq!(*refused.code(), S3ErrorCode::ServiceUnavailable);
         }
-        assert_eq!(begun.elapsed(), 2 * STATE_ASKED_MAX);
+        assert_eq!(begun.elapsed(), 2 * STATE_TIMEOUT);
         assert_eq!(hooks.asked(), 1);
     }
 
@@ -193,7 +193,7 @@ mod tests {
     async fn one_too_many_is_refused_at_once() {
         let (admin, hooks) = (Arc::new(Admin::default()), Slow::new());
         let mut waiting = Vec::new();
-        for _ in 0..STATE_ASKING_MAX {
+        for _ in 0..STATE_CLIENTS_MAX {
             waiting.push(begin(&admin, &hooks).await);
         }
         let begun = Instant::now();

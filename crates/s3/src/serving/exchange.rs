@@ -35,7 +35,7 @@ use crate::forms::head::FormHead;
 use crate::forms::posted::{self, Posted};
 use crate::forwarding::{self, RequestSource, UploadForwarder};
 use crate::limits::BODY_SHARE_BYTES_MAX;
-use crate::ops::face;
+use crate::ops::gateway;
 use crate::options::ServerOptions;
 use crate::request::head::Parameters;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
@@ -293,7 +293,7 @@ impl<H: ServerHooks> Exchange<H> {
     ) -> Result<Response<s3s::Body>, S3Error> {
         let (bucket, key) = address::named(&parts.uri, &parts.headers, self.service.domains())?;
         let gate = Arc::clone(gate);
-        let request = face::Request { bucket, key, parts, body, sent, gate };
+        let request = gateway::Request { bucket, key, parts, body, sent, gate };
         self.service.operations.call(operation, request).await
     }
 
@@ -332,7 +332,7 @@ impl<H: ServerHooks> Exchange<H> {
         signed::check_digests(&put.headers)?;
         let (key, gate) = (posted.key().to_owned(), Arc::clone(gate));
         let (bucket, body, sent) = (bucket_name(&bucket)?, s3s::Body::from(file), Sent::default());
-        let request = face::Request { bucket, key, parts: put, body, sent, gate };
+        let request = gateway::Request { bucket, key, parts: put, body, sent, gate };
         let put = self.service.operations.call(S3Operation::PutObject, request).await?;
         Ok(posted.answer(put))
     }

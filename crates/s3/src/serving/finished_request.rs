@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_may_name_a_bucket_is_told_from_addresses_and_domains() {
+    fn a_host_that_may_name_a_bucket_is_distinguished_from_addresses_and_domains() {
         for (host, label) in [
             ("photos.s3.local:9000", Some("photos")),
             ("photos.s3.example.org", None),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_told_up_to_the_length_that_an_object_can_have() {
+    fn a_key_is_logged_up_to_the_maximum_length() {
         let longest = "k".repeat(KEY_BYTES_MAX);
         for more in ["", "more"] {
             let target = target("h", &format!("/b/{longest}{more}"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_a_balancer_appends_is_told_whatever_the_client_sends_before() {
+    fn the_balancers_address_is_logged_whatever_the_client_sends() {
         assert_eq!(forwarded_for(&[]), None);
         assert_eq!(forwarded_for(&["192.0.2.1"]).as_deref(), Some("192.0.2.1"));
         assert_eq!(forwarded_for(&["6.6.6.6", "192.0.2.1"]).as_deref(), Some("6.6.6.6, 192.0.2.1"));

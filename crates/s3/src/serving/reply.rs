@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::finished_request::{Caller, FinishedRequest, Target};
 use super::hooks::ServerHooks;
 use crate::answer::Failure;
-use crate::auth::gate::{Gate, Turn};
+use crate::auth::gate::{Gate, Slot};
 use crate::connection::activity::{ConnectionActivity, Working};
 use crate::request::bytes_moved::BytesMoved;
 use crate::request::ids::RequestId;
@@ -72,24 +72,24 @@ pub(crate) struct ReplyBody<H: ServerHooks> {
     len: Option<u64>,
     tally: Option<Tally<H>>,
     activity: Arc<ConnectionActivity>,
-    _turn: Option<Turn>,
+    _slot: Option<Slot>,
 }
 
 impl<H: ServerHooks> ReplyBody<H> {
     pub(crate) fn new(
         inner: s3s::Body,
         mut tally: Tally<H>,
-        turn: Option<Turn>,
+        turn: Option<Slot>,
         working: &Working,
     ) -> Self {
         let (activity, len) = (working.activity(), inner.size_hint().exact());
         tally.is_sent = inner.is_end_stream();
-        Self { inner, len, tally: Some(tally), activity, _turn: turn }
+        Self { inner, len, tally: Some(tally), activity, _slot: turn }
     }
 
     /// A body of a request that nobody counts.
     pub(crate) fn uncounted(inner: s3s::Body, working: &Working) -> Self {
-        Self { inner, len: None, tally: None, activity: working.activity(), _turn: None }
+        Self { inner, len: None, tally: None, activity: working.activity(), _slot: None }
     }
 }
 

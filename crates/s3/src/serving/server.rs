@@ -21,12 +21,12 @@ use super::exchange::Exchange;
 use super::hooks::ServerHooks;
 use super::reply::ReplyBody;
 use super::waiting::Waiting;
-use crate::connection::activity::{ConnectionActivity, MadeRoom, Working};
+use crate::connection::activity::{ConnectionActivity, EvictedForNew, Working};
 use crate::connection::connections::{Connections, Most, Place};
 use crate::connection::wire::Wire;
 use crate::forwarding::RequestSource;
 use crate::limits::{CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX};
-use crate::options::{Domains, FaceOptions, OptionsError, ServerOptions};
+use crate::options::{Domains, GatewayOptions, OptionsError, ServerOptions};
 use crate::service::S3Service;
 
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
@@ -116,7 +116,7 @@ impl<H: ServerHooks> Server<H> {
     pub fn waiting(
         hooks: Arc<H>,
         options: ServerOptions,
-        face: FaceOptions,
+        face: GatewayOptions,
     ) -> Result<Self, OptionsError> {
         Ok(Self::without_store(hooks, options, Domains::new(face.domains)?))
     }
@@ -223,7 +223,7 @@ async fn connection<H: ServerHooks>(
     let service = service_fn(|request| {
         let (working, server_state) = (Working::begin(activity), &server_state);
         async move {
-            Ok::<_, MadeRoom>(
+            Ok::<_, EvictedForNew>(
                 server_state.answer(RequestSource::Client(from), request, &working?).await,
             )
         }

@@ -72,7 +72,7 @@ async fn what_does_not_go_with_an_append_is_refused() {
 }
 
 #[tokio::test]
-async fn a_record_too_large_is_told_what_to_do_instead() {
+async fn a_record_that_is_too_large_is_refused_with_the_remedy() {
     let server = Server::bucket().await;
     let body = vec![0; larder_types::limits::RECORD_BYTES_MAX as usize + 1];
     let answer = server.ask("PUT", "/bkt/k").header(RECORD, "record").body(body).send().await;
@@ -100,7 +100,7 @@ async fn the_checksum_of_all_bytes_is_kept_whatever_the_client_sends() {
 }
 
 #[tokio::test]
-async fn a_store_that_takes_no_appends_says_so() {
+async fn a_store_without_appends_refuses_them() {
     let server = Server::bucket().await;
     server.store.no_appends.store(true, Ordering::Relaxed);
     append(&server, "0", "x").await.refused(501, "NotImplemented");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_s3::{FaceOptions, ServerOptions};
+use larder_s3::{GatewayOptions, ServerOptions};
 
 use crate::client::{ACCESS, SECRET, Server, Sign, sign_v2};
 
@@ -27,7 +27,7 @@ async fn wrong_keys_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_client_that_signs_for_a_region_that_no_server_has_is_told_which_to_sign_for() {
+async fn a_signature_for_an_unknown_region_is_refused_with_the_right_one() {
     let server = Server::bucket().await;
     let scope = format!("{ACCESS}/20260101/US/s3/aws4_request");
     let signed = format!("AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=00");
@@ -38,7 +38,7 @@ async fn a_client_that_signs_for_a_region_that_no_server_has_is_told_which_to_si
 }
 
 #[tokio::test]
-async fn a_clock_that_is_off_is_told_so() {
+async fn a_skewed_clock_is_reported() {
     let server = Server::bucket().await;
     server.ask("GET", "/bkt").in_past(800).send().await.expect(200);
     server.ask("GET", "/bkt").in_past(1000).send().await.refused(403, "RequestTimeTooSkewed");
@@ -65,7 +65,7 @@ async fn a_presigned_request_works_until_it_expires() {
 
 #[tokio::test]
 async fn version_2_is_taken_in_a_query_if_it_is_switched_on_and_never_in_a_header() {
-    let face = FaceOptions { version_2: true, ..FaceOptions::default() };
+    let face = GatewayOptions { version_2: true, ..GatewayOptions::default() };
     let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
     server.put("/bkt", "").await.expect(200);
     server.put("/bkt/k", "hello").await.expect(200);
@@ -147,9 +147,9 @@ async fn an_unsigned_payload_is_taken_as_it_is() {
 
 #[tokio::test]
 async fn a_bucket_may_stand_in_the_host() {
-    let face = larder_s3::FaceOptions {
+    let face = larder_s3::GatewayOptions {
         domains: vec!["s3.test".into()],
-        ..larder_s3::FaceOptions::default()
+        ..larder_s3::GatewayOptions::default()
     };
     let options = larder_s3::ServerOptions::default();
     let server = Server::with(options, std::sync::Arc::new(()), face).await;
@@ -178,7 +178,7 @@ async fn another_scheme_than_that_of_the_signature_is_refused() {
 }
 
 #[tokio::test]
-async fn a_malformed_authorization_is_told_so() {
+async fn a_malformed_authorization_is_refused() {
     let server = Server::bucket().await;
     let ask = |rewrite| server.ask("GET", "/bkt").rewrite(rewrite).send();
     let malformed: [fn(String) -> String; 6] = [
@@ -197,7 +197,7 @@ async fn a_malformed_authorization_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_malformed_presigned_query_is_told_so() {
+async fn a_malformed_presigned_query_is_refused() {
     let server = Server::bucket().await;
     let good = [
         ("X-Amz-Algorithm", "AWS4-HMAC-SHA256"),

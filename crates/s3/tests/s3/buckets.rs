@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_s3::{FaceOptions, ServerOptions};
+use larder_s3::{GatewayOptions, ServerOptions};
 
 use crate::client::Server;
 
@@ -22,8 +22,8 @@ async fn a_bucket_is_made_found_and_removed() {
 }
 
 #[tokio::test]
-async fn making_a_bucket_again_says_whose_it_is() {
-    let face = FaceOptions { region: Some("eu-1".into()), ..FaceOptions::default() };
+async fn creating_an_existing_bucket_reports_its_owner() {
+    let face = GatewayOptions { region: Some("eu-1".into()), ..GatewayOptions::default() };
     let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
     server.put("/bkt", "").await.expect(200);
     server.put("/bkt", "").await.refused(409, "BucketAlreadyOwnedByYou");
@@ -40,7 +40,7 @@ async fn the_oldest_region_takes_a_repeated_creation_for_the_first() {
 
 #[tokio::test]
 async fn a_bucket_is_made_in_the_region_that_the_operator_named_or_not_at_all() {
-    let face = FaceOptions { region: Some("eu-1".into()), ..FaceOptions::default() };
+    let face = GatewayOptions { region: Some("eu-1".into()), ..GatewayOptions::default() };
     let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
     let refused = server.put("/bkt", made_in("mars-1")).await;
     refused.refused(400, "InvalidLocationConstraint");

@@ -8,7 +8,9 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use larder_s3::{Credentials, FaceOptions, S3Service, ServerHooks, ServerOptions, listen, serve};
+use larder_s3::{
+    Credentials, GatewayOptions, S3Service, ServerHooks, ServerOptions, listen, serve,
+};
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,13 +32,13 @@ pub struct Server {
 
 impl Server {
     pub async fn start() -> Self {
-        Self::with(ServerOptions::default(), Arc::new(()), FaceOptions::default()).await
+        Self::with(ServerOptions::default(), Arc::new(()), GatewayOptions::default()).await
     }
 
     pub async fn with<H: ServerHooks>(
         options: ServerOptions,
         hooks: Arc<H>,
-        face: FaceOptions,
+        face: GatewayOptions,
     ) -> Self {
         let listener = listen("127.0.0.1:0").await.unwrap();
         Self::at(listener, options, hooks, face, |service| service)
@@ -47,7 +49,7 @@ impl Server {
         listener: TcpListener,
         options: ServerOptions,
         hooks: Arc<H>,
-        face: FaceOptions,
+        face: GatewayOptions,
         change: impl FnOnce(S3Service) -> S3Service,
     ) -> Self {
         let store = Arc::new(Memory::default());
@@ -67,7 +69,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move { stopped.await.unwrap_or(()) };
-        let face = FaceOptions { domains: vec!["s3.test".into()], ..FaceOptions::default() };
+        let face = GatewayOptions { domains: vec!["s3.test".into()], ..GatewayOptions::default() };
         let server =
             larder_s3::Server::waiting(hooks, ServerOptions::default(), face.clone()).unwrap();
         let ended = tokio::spawn(server.clone().serve(listener, shutdown));

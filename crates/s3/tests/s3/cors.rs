@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_s3::{FaceOptions, ServerOptions};
+use larder_s3::{GatewayOptions, ServerOptions};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -135,7 +135,7 @@ async fn a_preflight_is_answered_by_the_first_rule_that_allows_it() {
 }
 
 #[tokio::test]
-async fn a_preflight_that_is_none_is_named_and_one_of_no_bucket_tells_nothing() {
+async fn an_invalid_preflight_is_refused_and_one_without_a_bucket_reveals_nothing() {
     let server = server().await;
     server.put("/plain", "").await.expect(200);
     let none = preflight(&server, "/bkt/k", &[("access-control-request-method", "GET")]);
@@ -154,7 +154,7 @@ async fn a_preflight_that_is_none_is_named_and_one_of_no_bucket_tells_nothing() 
 
 #[tokio::test]
 async fn a_host_names_the_bucket_of_a_preflight() {
-    let face = FaceOptions { domains: vec!["s3.example".into()], ..FaceOptions::default() };
+    let face = GatewayOptions { domains: vec!["s3.example".into()], ..GatewayOptions::default() };
     let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
     server.put("/bkt", "").await.expect(200);
     server.put("/bkt?cors", RULES).await.expect(200);

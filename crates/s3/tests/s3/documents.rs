@@ -168,7 +168,7 @@ async fn every_body_is_the_one_that_was_signed() {
 }
 
 #[tokio::test]
-async fn a_method_that_an_address_lacks_is_told_with_those_that_it_has() {
+async fn a_405_lists_the_methods_that_are_allowed() {
     let server = with_object("k").await;
     for (method, path, allowed) in [
         ("PATCH", "/bkt/k", "DELETE, GET, HEAD, PUT"),
@@ -184,7 +184,7 @@ async fn a_method_that_an_address_lacks_is_told_with_those_that_it_has() {
 }
 
 #[tokio::test]
-async fn a_setting_of_a_bucket_that_is_not_there_says_so() {
+async fn a_setting_of_a_missing_bucket_is_refused() {
     let server = Server::start().await;
     for name in ["acl", "cors", "encryption", "lifecycle", "policy", "tagging", "versioning"] {
         let xml = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>GET</AllowedMethod>\

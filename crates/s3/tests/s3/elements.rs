@@ -62,7 +62,7 @@ async fn a_condition_that_does_not_hold_is_named() {
 }
 
 #[tokio::test]
-async fn a_header_that_is_refused_is_told_in_the_words_of_s3() {
+async fn a_refused_header_gets_an_s3_error() {
     let server = Server::bucket().await;
     let long = "v".repeat(2048);
     let put = |name: &str, value: &str| server.ask("PUT", "/bkt/k").header(name, value).body("hi");
@@ -127,7 +127,7 @@ async fn an_answer_shows_the_date_that_its_client_wants_even_if_it_is_none() {
 
 /// Without domains the path names the bucket, whatever the host.
 #[tokio::test]
-async fn a_client_that_names_its_bucket_by_the_host_is_told_of_domains() {
+async fn a_virtual_host_request_without_domains_gets_the_remedy() {
     let server = Server::bucket().await;
     for (host, is_told) in [("bkt.s3.local", true), ("other.s3.local", false)] {
         let answer = server.ask("GET", "/dir/k").header("host", host).send().await;
@@ -138,7 +138,7 @@ async fn a_client_that_names_its_bucket_by_the_host_is_told_of_domains() {
 
 /// The form in which clients of IAM and STS read errors, and of no other service.
 #[tokio::test]
-async fn clients_of_other_services_are_told_that_there_are_no_users() {
+async fn iam_and_sts_clients_get_an_error_in_their_form() {
     let server = Server::bucket().await;
     let ask = server.ask("POST", "/").body("Action=ListUsers&Version=2010-05-08");
     let iam = |header: String| header.replace("/s3/", "/iam/");

@@ -79,7 +79,7 @@ async fn what_a_form_asks_for_and_cannot_have_is_refused() {
 }
 
 #[tokio::test]
-async fn a_form_that_does_not_meet_its_policy_is_told_the_condition() {
+async fn a_form_that_violates_its_policy_is_refused_with_the_condition() {
     let server = Server::bucket().await;
     let free = [r#"["starts-with","$key",""]"#, r#"["starts-with","$Content-Type",""]"#];
     let post = async |condition: &str, bucket: &str| {
@@ -103,7 +103,7 @@ async fn a_form_that_does_not_meet_its_policy_is_told_the_condition() {
 }
 
 #[tokio::test]
-async fn a_form_is_told_where_its_object_is() {
+async fn a_forms_reply_gives_the_objects_location() {
     let server = Server::bucket().await;
     let url = format!("http://{}/bkt/form%20key", server.address);
     let etag = "\"5d41402abc4b2a76b9719d911017c592\"";
@@ -179,7 +179,7 @@ async fn fields_are_those_of_a_put_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_form_without_its_signature_or_with_another_policy_is_told_so() {
+async fn a_form_without_a_valid_signature_or_policy_is_refused() {
     let server = Server::bucket().await;
     let policy = |expiration: &str| {
         let policy = format!(

@@ -8,11 +8,11 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use larder_objects::ObjectError;
-use larder_s3::{FaceOptions, Inbound, ServerOptions, UploadForwarder, listen};
+use larder_s3::{GatewayOptions, Inbound, ServerOptions, UploadForwarder, listen};
 use larder_types::{OpId, OpSeq, PgId, UploadId, View};
 
 use crate::client::{ACCESS, SECRET, Server, Sign};
-use crate::strangers::put_under_way;
+use crate::strangers::put_in_flight;
 
 /// Has all uploads, and never answers.
 #[derive(Default)]
@@ -42,14 +42,14 @@ async fn only_a_verified_request_takes_a_turn_and_is_handed_on() {
     let others = Arc::new(Silent::default());
     let options = ServerOptions { requests_max: 1, waiting_max: 0, ..ServerOptions::default() };
     let listener = listen("127.0.0.1:0").await.unwrap();
-    let (face, neighbours) = (FaceOptions::default(), others.clone());
+    let (face, neighbours) = (GatewayOptions::default(), others.clone());
     let server = Server::at(listener, options, Arc::new(()), face, |it| it.beside(neighbours));
     server.put("/bkt", "").await.expect(200);
     let upload = UploadId { pg: PgId(0), op: OpId { view: View(7), seq: OpSeq(9) } };
     let part = format!("/bkt/k?partNumber=1&uploadId={upload}");
     let ask = |sign| server.ask("PUT", &part).sign(sign).body("hello");
     let query = Sign::Query { expires_s: 100 };
-    let busy = put_under_way(&server).await;
+    let busy = put_in_flight(&server).await;
     for (stranger, code) in [
         (ask(Sign::Not), "AccessDenied"),
         (ask(Sign::Header).keys(ACCESS, "another-secret"), "SignatureDoesNotMatch"),

@@ -69,7 +69,7 @@ async fn version_2_has_its_own_fields() {
 }
 
 #[tokio::test]
-async fn names_are_encoded_when_asked() {
+async fn names_are_encoded_on_request() {
     let server = with_keys(&["a+b/c d", "x"]).await;
     let page = server.get("/bkt?encoding-type=url&delimiter=%2F").await.expect(200);
     assert_eq!(page.tags("CommonPrefixes"), ["<Prefix>a%2Bb/</Prefix>"]);

@@ -329,7 +329,7 @@ impl Objects for Memory {
                 op: stored.op,
                 metax: stored.metax.clone(),
                 body,
-                told_parts: Vec::new(),
+                remote_parts: Vec::new(),
                 bytes: None,
                 remote: None,
             })

@@ -7,7 +7,7 @@ use base64_simd::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http::HeaderMap;
-use larder_s3::{FaceOptions, ServerHooks, ServerOptions};
+use larder_s3::{GatewayOptions, ServerHooks, ServerOptions};
 use sha2::Sha512;
 
 use crate::client::{ACCESS, SECRET, Server, Sign};
@@ -34,7 +34,7 @@ impl ServerHooks for Store {
 }
 
 async fn server() -> Server {
-    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let (options, face) = (ServerOptions::default(), GatewayOptions::default());
     Server::with(options, Arc::new(Store), face).await
 }
 
@@ -67,7 +67,7 @@ async fn the_state_is_told_as_minios_client_reads_it() {
 }
 
 #[tokio::test]
-async fn metrics_are_told_to_who_has_a_token_that_root_signed() {
+async fn metrics_require_a_token_signed_by_root() {
     let server = server().await;
     let ask = |value: &str| {
         server.ask("GET", METRICS).sign(Sign::Not).unsigned("authorization", value).send()

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_s3::{FaceOptions, ServerOptions};
+use larder_s3::{GatewayOptions, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -190,8 +190,11 @@ pub fn setting(name: &str) -> Option<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_outlives_spoiled_requests() {
-    let face =
-        FaceOptions { domains: vec!["s3.test".into()], version_2: true, ..FaceOptions::default() };
+    let face = GatewayOptions {
+        domains: vec!["s3.test".into()],
+        version_2: true,
+        ..GatewayOptions::default()
+    };
     let server = Server::with(ServerOptions::default(), std::sync::Arc::new(()), face).await;
     server.put("/bkt", "").await.expect(200);
     count_panics();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use larder_s3::{ClusterHealth, FaceOptions, FinishedRequest, ServerHooks, ServerOptions};
+use larder_s3::{ClusterHealth, FinishedRequest, GatewayOptions, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
@@ -20,7 +20,7 @@ async fn send_head(server: &Server, ask: Ask, more: &str) -> TcpStream {
 }
 
 /// A put of `hello` that is under way: the server has asked for the body.
-async fn put_under_way(server: &Server) -> TcpStream {
+async fn put_in_flight(server: &Server) -> TcpStream {
     let ask = server.ask("PUT", "/bkt/k").body("hello");
     let mut stream = send_head(server, ask, "content-length: 5\r\nexpect: 100-continue\r\n").await;
     let mut goes_on = [0; 25];
@@ -89,10 +89,10 @@ impl ServerHooks for Hooks {
 }
 
 #[tokio::test]
-async fn health_is_told_without_credentials() {
+async fn health_is_reported_without_credentials() {
     let hooks = Arc::new(Hooks::default());
     let server =
-        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), GatewayOptions::default()).await;
     let ask = |path: &str| server.ask("GET", path).sign(Sign::Not).send();
     let of_ready = [
         "/readyz",
@@ -168,7 +168,7 @@ impl ServerHooks for ReadOnly {
 #[tokio::test]
 async fn a_server_that_is_ready_says_what_it_does_not_do() {
     let hooks = Arc::new(ReadOnly);
-    let server = Server::with(ServerOptions::default(), hooks, FaceOptions::default()).await;
+    let server = Server::with(ServerOptions::default(), hooks, GatewayOptions::default()).await;
     let ready = server.ask("GET", "/readyz").sign(Sign::Not).send().await;
     assert_eq!(ready.expect(200).text(), "OK\nread-only: it says why\n");
     let alive = server.ask("GET", "/healthz").sign(Sign::Not).send().await;
@@ -188,7 +188,7 @@ impl ServerHooks for OfCluster {
 async fn whoever_takes_a_machine_away_is_told_if_the_cluster_can_spare_it() {
     let health = ClusterHealth { takes_writes: true, can_spare_this: true, write_quorum: 2 };
     let hooks = Arc::new(OfCluster(Mutex::new(health)));
-    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let (options, face) = (ServerOptions::default(), GatewayOptions::default());
     let server = Server::with(options, Arc::clone(&hooks), face).await;
     for (takes_writes, can_spare_this, now, without) in
         [(true, true, 200, 200), (true, false, 200, 412), (false, true, 503, 412)]
@@ -224,7 +224,7 @@ const STATE: &str = "/_larder/v1/status";
 #[tokio::test]
 async fn the_state_is_told_to_who_has_roots_keys_and_to_nobody_else() {
     let hooks = Arc::new(Told::default());
-    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let (options, face) = (ServerOptions::default(), GatewayOptions::default());
     let server = Server::with(options, Arc::clone(&hooks), face).await;
     server.ask("GET", STATE).sign(Sign::Not).send().await.refused(403, "AccessDenied");
     let other = server.ask("GET", STATE).keys("somebody", "else").send().await;
@@ -252,9 +252,9 @@ async fn the_state_is_told_to_who_has_roots_keys_and_to_nobody_else() {
 }
 
 #[tokio::test]
-async fn many_who_ask_for_the_state_cost_one_question() {
+async fn concurrent_status_requests_share_one_query() {
     let hooks = Arc::new(Told::default());
-    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let (options, face) = (ServerOptions::default(), GatewayOptions::default());
     let server = Server::with(options, Arc::clone(&hooks), face).await;
     let begun = std::time::Instant::now();
     let asked = (0..20).map(|_| async { drop(server.get(STATE).await.expect(200)) });
@@ -264,7 +264,7 @@ async fn many_who_ask_for_the_state_cost_one_question() {
 }
 
 #[tokio::test]
-async fn a_server_that_has_no_state_to_tell_says_so() {
+async fn a_server_without_a_status_is_reported_as_such() {
     let server = Server::start().await;
     server.get(STATE).await.refused(501, "NotImplemented");
 }
@@ -282,7 +282,7 @@ async fn the_head_of_the_service_is_answered_to_whom_it_knows() {
 async fn each_request_is_counted_once() {
     let hooks = Arc::new(Hooks::default());
     let server =
-        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), GatewayOptions::default()).await;
     server.put("/bkt", "").await.expect(200);
     server.put("/bkt/k", "hello").await.expect(200);
     server.get("/bkt/k").await.expect(200);
@@ -303,7 +303,7 @@ async fn each_request_is_counted_once() {
 async fn bytes_that_were_announced_and_did_not_come_are_not_counted() {
     let hooks = Arc::new(Hooks::default());
     let server =
-        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), GatewayOptions::default()).await;
     server.put("/bkt", "").await.expect(200);
     let put = |path| server.ask("PUT", path).body(vec![1; 1000]).payload("UNSIGNED-PAYLOAD");
     let mut broken = send_head(&server, put("/bkt/k"), "content-length: 1000\r\n").await;
@@ -317,11 +317,11 @@ async fn bytes_that_were_announced_and_did_not_come_are_not_counted() {
 }
 
 #[tokio::test]
-async fn one_connection_more_than_allowed_is_told_so() {
+async fn a_connection_above_the_limit_is_refused_with_the_reason() {
     let idle_before_closed = std::time::Duration::from_secs(3600);
     let options =
         ServerOptions { connections_max: 1, idle_before_closed, ..ServerOptions::default() };
-    let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
+    let server = Server::with(options, Arc::new(()), GatewayOptions::default()).await;
     let mut first = TcpStream::connect(server.address).await.unwrap();
     first.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut start = [0; 12];
@@ -336,7 +336,7 @@ async fn one_connection_more_than_allowed_is_told_so() {
 
 /// All of the answer is made, and most of it is still to leave.
 #[tokio::test]
-async fn a_connection_whose_answer_is_on_its_way_does_not_make_room() {
+async fn a_connection_with_a_reply_in_flight_is_not_evicted() {
     const SOCKET_BYTES: u32 = 4096;
     const ANSWER_BYTES: usize = 256 * 1024;
     let socket = TcpSocket::new_v4().unwrap();
@@ -346,7 +346,7 @@ async fn a_connection_whose_answer_is_on_its_way_does_not_make_room() {
     let options =
         ServerOptions { connections_max: 1, idle_before_closed, ..ServerOptions::default() };
     let hooks = Arc::new(Hooks::default());
-    let face = FaceOptions::default();
+    let face = GatewayOptions::default();
     let server =
         Server::at(socket.listen(16).unwrap(), options, Arc::clone(&hooks), face, |service| {
             service
@@ -371,11 +371,11 @@ async fn a_connection_whose_answer_is_on_its_way_does_not_make_room() {
 }
 
 #[tokio::test]
-async fn a_request_that_would_wait_too_long_is_told_to_slow_down() {
+async fn a_request_that_would_wait_too_long_gets_slow_down() {
     let options = ServerOptions { requests_max: 1, waiting_max: 0, ..ServerOptions::default() };
-    let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
+    let server = Server::with(options, Arc::new(()), GatewayOptions::default()).await;
     server.put("/bkt", "").await.expect(200);
-    let mut busy = put_under_way(&server).await;
+    let mut busy = put_in_flight(&server).await;
     let refused = server.put("/bkt/other", "x").await.refused(503, "SlowDown");
     assert_eq!(refused.header("retry-after"), "1");
     busy.write_all(b"hello").await.unwrap();
@@ -388,9 +388,9 @@ async fn a_request_that_would_wait_too_long_is_told_to_slow_down() {
 async fn a_body_waits_until_there_is_memory_for_it() {
     let budget = 100;
     let options = ServerOptions { body_budget_bytes: budget, ..ServerOptions::default() };
-    let server = Server::with(options, Arc::new(()), FaceOptions::default()).await;
+    let server = Server::with(options, Arc::new(()), GatewayOptions::default()).await;
     server.put("/bkt", "").await.expect(200);
-    let mut busy = put_under_way(&server).await;
+    let mut busy = put_in_flight(&server).await;
     let waiting = tokio::spawn(server.ask("PUT", "/bkt/large").body(vec![1; budget]).send());
     server.get("/bkt").await.expect(200);
     assert!(!waiting.is_finished());
@@ -407,7 +407,7 @@ async fn shutdown_lets_a_request_finish_and_closes_idle_connections() {
     let mut start = [0; 12];
     idle.read_exact(&mut start).await.unwrap();
 
-    let mut busy = put_under_way(&server).await;
+    let mut busy = put_in_flight(&server).await;
     server.stop();
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).await.unwrap();
@@ -437,7 +437,7 @@ async fn a_silent_client_is_cut_off() {
 async fn a_client_that_does_not_read_is_cut_off() {
     let hooks = Arc::new(Hooks::default());
     let server =
-        Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
+        Server::with(ServerOptions::default(), Arc::clone(&hooks), GatewayOptions::default()).await;
     server.put("/bkt", "").await.expect(200);
     server.put("/bkt/k", vec![1; 16 * 1024 * 1024]).await.expect(200);
     let stuck = send_head(&server, server.ask("GET", "/bkt/k"), "").await;
@@ -451,7 +451,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_does_not_finish_is_cut_off() {
     let mut server = Server::bucket().await;
-    let _busy = put_under_way(&server).await;
+    let _busy = put_in_flight(&server).await;
     server.stop();
     assert!(!server.ended.take().unwrap().await.unwrap());
 }
@@ -469,7 +469,7 @@ async fn a_body_that_breaks_off_is_not_stored() {
 }
 
 #[tokio::test]
-async fn it_listens_by_name_and_says_why_it_cannot() {
+async fn a_listener_resolves_names_and_reports_why_it_cannot() {
     let listener = larder_s3::listen("localhost:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::net::TcpStream::connect(address).await.unwrap();

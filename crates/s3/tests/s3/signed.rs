@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_s3::{FaceOptions, ServerOptions};
+use larder_s3::{GatewayOptions, ServerOptions};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::wire::{head, read_answer};
 const PRESIGNED: Sign = Sign::Query { expires_s: 100 };
 
 /// A server with an object that the holder of a presigned URL for `/bkt/k` must not see.
-async fn with_a_secret(face: FaceOptions) -> Server {
+async fn with_a_secret(face: GatewayOptions) -> Server {
     let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
     for (path, body) in [("/bkt", ""), ("/secret", ""), ("/secret/obj", "confidential")] {
         server.put(path, body).await.expect(200);
@@ -23,7 +23,7 @@ async fn with_a_secret(face: FaceOptions) -> Server {
 
 #[tokio::test]
 async fn a_presigned_put_beside_an_authorization_reads_no_other_object() {
-    let server = with_a_secret(FaceOptions::default()).await;
+    let server = with_a_secret(GatewayOptions::default()).await;
     let scope = format!("{ACCESS}/20260101/us-east-1/s3/aws4_request");
     let names = "SignedHeaders=host;x-amz-copy-source";
     let shaped = format!("AWS4-HMAC-SHA256 Credential={scope}, {names}, Signature=00");
@@ -38,7 +38,7 @@ async fn a_presigned_put_beside_an_authorization_reads_no_other_object() {
 
 #[tokio::test]
 async fn a_presigned_put_that_is_spelled_otherwise_reads_no_other_object() {
-    let server = with_a_secret(FaceOptions::default()).await;
+    let server = with_a_secret(GatewayOptions::default()).await;
     for (from, to) in [
         ("X-Amz-SignedHeaders=", "X%2DAmz-SignedHeaders="),
         ("X-Amz-Signature=", "X%2DAmz%2DSignature="),
@@ -107,7 +107,7 @@ async fn a_form_is_an_upload_and_nothing_else() {
 
 #[tokio::test]
 async fn a_request_that_is_signed_twice_is_refused() {
-    let face = FaceOptions { version_2: true, ..FaceOptions::default() };
+    let face = GatewayOptions { version_2: true, ..GatewayOptions::default() };
     let server = with_a_secret(face).await;
     let signature = sign_v2(SECRET, "PUT\n\n\n4000000000\n/bkt/k");
     let signature = urlencoding::encode(&signature).into_owned();
@@ -121,7 +121,7 @@ async fn a_request_that_is_signed_twice_is_refused() {
 
 #[tokio::test]
 async fn a_url_of_version_2_does_what_was_signed() {
-    let face = FaceOptions { version_2: true, ..FaceOptions::default() };
+    let face = GatewayOptions { version_2: true, ..GatewayOptions::default() };
     let server = with_a_secret(face).await;
     server.put("/bkt/k", "before").await.expect(200);
     let signature = sign_v2(SECRET, "PUT\n\n\n4000000000\n/bkt/k");

@@ -136,7 +136,7 @@ async fn a_header_that_is_empty_is_none_and_one_that_is_repeated_is_refused() {
 }
 
 #[tokio::test]
-async fn headers_beside_a_form_ask_for_nothing() {
+async fn headers_beside_a_form_are_ignored() {
     let server = Server::bucket().await;
     server.put("/bkt/k", "one").await.expect(200);
     let form = Form::of(&server, "bkt", "k").file(b"two").bytes();

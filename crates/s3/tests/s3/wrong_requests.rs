@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_s3::{FaceOptions, ServerOptions};
+use larder_s3::{GatewayOptions, ServerOptions};
 
 use crate::client::{Answer, Form, Server, Sign};
 
@@ -310,7 +310,7 @@ async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
         let buckets = ask(query).send().await.expect(200);
         assert_eq!(buckets.tags("Name"), ["bkt"], "{query}");
     }
-    let face = FaceOptions { domains: vec!["s3.local".into()], ..FaceOptions::default() };
+    let face = GatewayOptions { domains: vec!["s3.local".into()], ..GatewayOptions::default() };
     let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
     server.put("/bkt", "").await.expect(200);
     server.put("/bkt/key", "x").await.expect(200);

@@ -479,7 +479,7 @@ pub fn ops() -> Vec<(&'static str, Op)> {
                 Some(Box::new(full_attributes())),
             ),
         ),
-        ("told, one chunk", Op::RemoteChange(Box::new(told_put()))),
+        ("told, one chunk", Op::RemoteChange(Box::new(remote_put()))),
         (
             "purge",
             Op::Purge(Box::new(Purge {
@@ -535,7 +535,7 @@ pub fn ops() -> Vec<(&'static str, Op)> {
     ]
 }
 
-fn told_put() -> RemotePut {
+fn remote_put() -> RemotePut {
     let mut metax = full_metax();
     (metax.clock, metax.region) = (stamp().clock, stamp().region);
     let (request, bucket, key) = (request(), BucketId(300), key());

@@ -99,7 +99,7 @@ fn any_flipped_byte_is_found() {
 }
 
 #[test]
-fn a_later_version_is_told_from_damage() {
+fn a_later_version_is_distinguished_from_damage() {
     let mut page = superblock().encode();
     page[8] = 2;
     assert_eq!(Superblock::decode(&page), Err(BadSuperblock::Damaged));

@@ -52,7 +52,7 @@ pub(super) fn rebalance(cluster: &mut Cluster, planner: Planner, volumes_max: u6
         };
         let plan = plan_balance(&of, limit);
         for shift in &plan.shifts {
-            carry_out(cluster, *shift, &written, by_kind);
+            perform(cluster, *shift, &written, by_kind);
             moved.volumes += 1;
             moved.mib += cluster.used_mib(shift.lv);
             if written.contains(&shift.lv) {
@@ -72,7 +72,7 @@ pub(super) fn rebalance(cluster: &mut Cluster, planner: Planner, volumes_max: u6
 }
 
 /// Gives a volume a copy more, and drops the one that the managers would have go then.
-fn carry_out(cluster: &mut Cluster, shift: CopyMove, written: &BTreeSet<LvId>, by_kind: bool) {
+fn perform(cluster: &mut Cluster, shift: CopyMove, written: &BTreeSet<LvId>, by_kind: bool) {
     let is_written = written.contains(&shift.lv);
     let copies = &mut cluster.lvs[shift.lv.0 as usize].1;
     let free = (0..).find(|at| copies.iter().all(|copy| copy.replica != *at));

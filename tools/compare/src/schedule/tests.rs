@@ -8,7 +8,7 @@ use super::layout::Keys;
 use super::world::{Order, Outcome, Setup, run};
 
 /// Those that go by what was heard.
-const HEARING: [Policy; 4] =
+const REPORTING_POLICIES: [Policy; 4] =
     [Policy::C3, Policy::Prequal, Policy::EarliestFinish, Policy::Parallel];
 
 fn quick(setup: Setup) -> Outcome {
@@ -41,7 +41,7 @@ fn no_policy_is_worse_than_random_with_many_askers_over_few_disks() {
     for kind in [Kind::Hdd, Kind::Ssd] {
         let of = |policy| quick(herd(kind, policy, 256));
         let random = of(Policy::Random);
-        for policy in HEARING {
+        for policy in REPORTING_POLICIES {
             let other = of(policy);
             assert!(other.per_s > 0.98 * random.per_s, "{policy:?}: {other:?}, {random:?}");
             assert!(other.p99_us < 1.02 * random.p99_us, "{policy:?}: {other:?}, {random:?}");

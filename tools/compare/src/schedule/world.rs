@@ -214,7 +214,7 @@ impl<'a> World<'a> {
             Event::Wake(primary) => {
                 let mut outbox = Vec::new();
                 self.fronts[primary].due(self.now_us, &mut outbox);
-                self.carry_out(primary, outbox);
+                self.perform(primary, outbox);
             }
             Event::AtDisk { disk, work, writes } => {
                 self.disks[disk].arrived(Job { work, writes });
@@ -260,10 +260,10 @@ impl<'a> World<'a> {
         let taken =
             front.arrived(self.now_us, key, client, QueuedRequest::plain(kind), &mut outbox);
         taken.expect("fewer are in flight than may wait");
-        self.carry_out(primary, outbox);
+        self.perform(primary, outbox);
     }
 
-    fn carry_out(&mut self, primary: usize, outbox: Vec<Effect<u64, usize>>) {
+    fn perform(&mut self, primary: usize, outbox: Vec<Effect<u64, usize>>) {
         for effect in outbox {
             match effect {
                 Effect::WakeAt(at_us) => self.at(at_us, Event::Wake(primary)),
@@ -335,7 +335,7 @@ impl<'a> World<'a> {
         if let Some(number) = work.number {
             let mut outbox = Vec::new();
             self.fronts[work.primary].ended(self.now_us, number, &mut outbox);
-            self.carry_out(work.primary, outbox);
+            self.perform(work.primary, outbox);
         }
     }
 

@@ -11,7 +11,7 @@ const SMALL: Bounds =
 /// Three processes.
 const THREE: Bounds = Bounds { numbers: 3, ..SMALL };
 
-const HEIR: Bounds = Bounds { heir: true, ..SMALL };
+const SUCCESSOR_CLAIM: Bounds = Bounds { heir: true, ..SMALL };
 
 /// Each weaker reading, with what is smallest to show it, the property and the steps.
 const WEAKER: &[(Variant, Bounds, Property, usize)] = {
@@ -27,12 +27,12 @@ const WEAKER: &[(Variant, Bounds, Property, usize)] = {
         (Variant::ReaderIgnoresNumbers, SMALL, AcceptedCounts, 29),
         (Variant::ReaderListsLast, SMALL, AcceptedCounts, 29),
         (Variant::ReaderDoubtsEachLast, Bounds { blobs: 2, ..THREE }, ReadersHaveAll, 41),
-        (Variant::ReaderIgnoresClaims, HEIR, AcceptedCounts, 24),
-        (Variant::ReaderDoubtsHorizon, HEIR, ReadersHaveAll, 26),
-        (Variant::HeirDoesNotClose, HEIR, AcceptedCounts, 36),
-        (Variant::HeirListsFirst, HEIR, AcceptedCounts, 34),
-        (Variant::RecordsUnasked, HEIR, UploadedCounts, 35),
-        (Variant::NoOwnerAfterUpload, HEIR, UploadedCounts, 24),
+        (Variant::ReaderIgnoresClaims, SUCCESSOR_CLAIM, AcceptedCounts, 24),
+        (Variant::ReaderDoubtsHorizon, SUCCESSOR_CLAIM, ReadersHaveAll, 26),
+        (Variant::HeirDoesNotClose, SUCCESSOR_CLAIM, AcceptedCounts, 36),
+        (Variant::HeirListsFirst, SUCCESSOR_CLAIM, AcceptedCounts, 34),
+        (Variant::RecordsUnasked, SUCCESSOR_CLAIM, UploadedCounts, 35),
+        (Variant::NoOwnerAfterUpload, SUCCESSOR_CLAIM, UploadedCounts, 24),
     ]
 };
 
@@ -40,7 +40,7 @@ const WEAKER: &[(Variant, Bounds, Property, usize)] = {
 fn what_counts_counts_for_good_as_the_design_stands() {
     let killed = Bounds { blobs: 2, kills: 1, ..SMALL };
     let three = Bounds { blobs: 2, ..THREE };
-    let heir = Bounds { kills: 1, ..HEIR };
+    let heir = Bounds { kills: 1, ..SUCCESSOR_CLAIM };
     let lossy = Bounds { directories: 1, blobs: 2, losses: 1, kills: 1, heir: true, ..THREE };
     hold(&[killed, three, heir, lossy].map(|bounds| Copies { bounds, variant: Variant::Safe }));
 }

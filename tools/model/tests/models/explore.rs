@@ -59,7 +59,7 @@ fn what_is_cut_off_is_not_exhausted() {
 }
 
 #[test]
-fn fingerprints_tell_the_states_of_a_model_apart() {
+fn fingerprints_distinguish_a_models_states() {
     let bounds = Bounds { replicas: 2, policy: 2, attempts: 1, restarts: 1, losses: 1, views: 1 };
     let model = Put { bounds, variant: Variant::Safe };
     let mut seen = HashSet::from([model.initial()]);

@@ -210,7 +210,7 @@ impl Manager<'_> {
 fn steps(map: &Topology) -> Vec<Step> {
     let (policy, took) = (Policy::default(), BTreeMap::new());
     let mut manager = Manager { map, policy, now_ms: BEGIN_MS, took };
-    manager.step("elected", PolicyEvent::Elected { brief_since_ms: None });
+    manager.step("elected", PolicyEvent::Elected { shortened_since_ms: None });
     let led = led(map);
     let until_ms = BEGIN_MS + 3 * LV_PLAN_MS;
     let mut answered = Vec::new();

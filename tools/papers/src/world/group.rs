@@ -182,7 +182,7 @@ impl Group {
     }
 
     /// The managers describe the group's volumes.
-    pub(crate) fn heed_volumes(
+    pub(crate) fn handle_volumes(
         &mut self,
         now_us: u64,
         view: View,

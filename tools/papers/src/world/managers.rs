@@ -132,9 +132,9 @@ impl World {
                 let group = &mut self.groups[pg.0 as usize];
                 if group.leader == Some(server) {
                     let boots: BTreeMap<ServerId, BootId> = boots.into_iter().collect();
-                    let out = group.heed_volumes(self.now_us, view, lvs, (version, &boots));
-                    self.carry_out(pg, out);
-                    self.look_who_is_away(pg);
+                    let out = group.handle_volumes(self.now_us, view, lvs, (version, &boots));
+                    self.perform(pg, out);
+                    self.refresh_away(pg);
                 }
             }
             ManagerMessage::CreatePv { lv, replica, disk, pv, .. } => {
@@ -152,7 +152,7 @@ impl World {
                 }
             }
             ManagerMessage::CopyTurn { sent_ms, turn, .. } => {
-                self.heard_turn(server, sent_ms, turn)
+                self.copy_turn_received(server, sent_ms, turn)
             }
             // Nobody needs space, has a session or reads.
             ManagerMessage::WhoAreYou

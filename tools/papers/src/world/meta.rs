@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use larder_protocol::background::{Admission, Budget, Work};
 use larder_protocol::copy_pacing::{CopyPacing, CopyTurn};
-use larder_protocol::limits::WALK_LOOK_MS;
+use larder_protocol::limits::WALK_CHECK_MS;
 use larder_protocol::pg::{CopyPriority, Refill, Walk, WalkSchedule};
 use larder_roles::limits::{
-    REBUILD_PIECE_COPIES_MAX, REBUILD_PIECE_SECONDS, REBUILD_ROWS_MAX, SINGLES_LOOK_PAUSE,
+    REBUILD_PIECE_COPIES_MAX, REBUILD_PIECE_SECONDS, REBUILD_ROWS_MAX, SINGLE_COPIES_PAUSE,
 };
 use larder_types::{PgId, ServerId, View};
 
@@ -62,7 +62,7 @@ pub(super) struct Meta {
     bound: CopyPriority,
     walk_schedule: WalkSchedule,
     known: Changes,
-    no_look_before_us: u64,
+    next_check_us: u64,
     main: Option<Walking>,
     look: Option<Look>,
     pub(super) turns: CopyPacing,
@@ -83,7 +83,7 @@ impl Meta {
             bound: CopyPriority::FIRST,
             walk_schedule: WalkSchedule::default(),
             known: Changes::new(),
-            no_look_before_us: 0,
+            next_check_us: 0,
             main: None,
             look: None,
             turns: CopyPacing::default(),
@@ -120,13 +120,13 @@ impl World {
         self.after(delay_us, Happening::GoOn(server, turn));
     }
 
-    pub(super) fn go_on_at(&mut self, server: ServerId, turn: u64) {
+    pub(super) fn resume_at(&mut self, server: ServerId, turn: u64) {
         if self.meta(server).turn == turn && !self.is_gone(server) {
             self.go_on(server);
         }
     }
 
-    pub(super) fn heard_turn(&mut self, server: ServerId, sent_ms: u64, turn: CopyTurn) {
+    pub(super) fn copy_turn_received(&mut self, server: ServerId, sent_ms: u64, turn: CopyTurn) {
         self.meta(server).turns.heard(sent_ms, turn);
         self.lend(server);
         if std::mem::take(&mut self.meta(server).waits) {
@@ -170,28 +170,28 @@ impl World {
                 if !look.walking.is_over() {
                     return self.scan(server);
                 }
-                self.end_look(server);
+                self.end_check(server);
                 continue;
             }
             let Some(main) = &meta.main else {
                 if self.begin_walk(server) {
                     continue;
                 }
-                return self.plan(server, WALK_LOOK_MS * US_PER_MS);
+                return self.plan(server, WALK_CHECK_MS * US_PER_MS);
             };
             if main.is_over() {
                 self.end_walk(server);
-                return self.plan(server, WALK_LOOK_MS * US_PER_MS);
+                return self.plan(server, WALK_CHECK_MS * US_PER_MS);
             }
             if !main.walk.bound().is_single() {
-                if self.begin_look(server) {
+                if self.begin_check(server) {
                     continue;
                 }
                 let meta = self.meta(server);
                 if !meta.turns.may_copy(now_ms) {
                     meta.turns.wait();
                     meta.waits = true;
-                    return self.plan(server, WALK_LOOK_MS * US_PER_MS);
+                    return self.plan(server, WALK_CHECK_MS * US_PER_MS);
                 }
             }
             return self.scan(server);
@@ -239,8 +239,8 @@ impl World {
     }
 
     /// Begins to look for single copies in groups whose replicas have changed since they were looked over.
-    fn begin_look(&mut self, server: ServerId) -> bool {
-        if self.now_us < self.meta(server).no_look_before_us {
+    fn begin_check(&mut self, server: ServerId) -> bool {
+        if self.now_us < self.meta(server).next_check_us {
             return false;
         }
         let now = self.changes(server);
@@ -271,7 +271,7 @@ impl World {
         true
     }
 
-    fn end_look(&mut self, server: ServerId) {
+    fn end_check(&mut self, server: ServerId) {
         let (now_us, now_ms) = (self.now_us, self.now_ms());
         let meta = self.meta(server);
         let Some(Look { walking, news, made, began_us }) = meta.look.take() else { return };
@@ -284,9 +284,9 @@ impl World {
         if again.is_some_and(|left| self.look_at(server, news, left, (0, began_us))) {
             return;
         }
-        let pause_us = (now_us - began_us).max(SINGLES_LOOK_PAUSE.as_micros() as u64);
+        let pause_us = (now_us - began_us).max(SINGLE_COPIES_PAUSE.as_micros() as u64);
         let meta = self.meta(server);
-        meta.no_look_before_us = now_us + pause_us;
+        meta.next_check_us = now_us + pause_us;
         if let Some(main) = &meta.main {
             meta.turns.begin(now_ms, main.walk.bound());
         }

@@ -193,14 +193,14 @@ impl World {
             Happening::Confirmed(ticket) => self.confirmed(ticket),
             Happening::Synced(pg) => {
                 let out = self.groups[pg.0 as usize].synced(self.now_us);
-                self.carry_out(pg, out);
+                self.perform(pg, out);
             }
             Happening::Data { pg, view, lv, replica, answer } => {
                 if self.groups[pg.0 as usize].pg.view() == view {
                     self.step(pg, Event::Data { lv, replica, answer });
                 }
             }
-            Happening::GoOn(server, turn) => self.go_on_at(server, turn),
+            Happening::GoOn(server, turn) => self.resume_at(server, turn),
             Happening::Read(copy, bytes) => self.read(copy, bytes),
             Happening::Sent(copy, bytes) => self.sent(copy, bytes),
             Happening::Received(copy, bytes) => self.received(copy, bytes),
@@ -215,13 +215,13 @@ impl World {
             if group.leader.is_none_or(|leader| self.is_gone(leader)) || !group.pg.wants_tick() {
                 continue;
             }
-            self.look_who_is_away(pg);
+            self.refresh_away(pg);
             self.step(pg, Event::Tick);
         }
     }
 
     /// Tells a group which servers are down of the volumes whose copies come or go.
-    fn look_who_is_away(&mut self, pg: PgId) {
+    fn refresh_away(&mut self, pg: PgId) {
         for lv in self.groups[pg.0 as usize].pg.lvs_changing() {
             let Some(record) = self.map.lv(lv) else { continue };
             let away = self.map.away(record);
@@ -232,10 +232,10 @@ impl World {
     /// Steps a group and carries out what it asks for.
     fn step(&mut self, pg: PgId, event: Event) {
         let out = self.groups[pg.0 as usize].step(self.now_us, event);
-        self.carry_out(pg, out);
+        self.perform(pg, out);
     }
 
-    fn carry_out(&mut self, pg: PgId, out: Outbox) {
+    fn perform(&mut self, pg: PgId, out: Outbox) {
         let hardware = self.setup.hardware;
         let group = &mut self.groups[pg.0 as usize];
         let (view, leader) = (group.pg.view(), group.leader);

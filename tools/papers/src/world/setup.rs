@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_bench::workload::Random;
-use larder_protocol::limits::{LEADS_MAX, SERVER_BEAT_MS, WALK_LOOK_MS};
+use larder_protocol::limits::{LEADS_MAX, SERVER_BEAT_MS, WALK_CHECK_MS};
 use larder_protocol::manager::policy::{Policy, PolicyEvent};
 use larder_protocol::manager::state::{
     ClusterId, Command, LvRecord, LvState, MapVersion, NewServer, PgRecord, ReplicaRecord,
@@ -241,13 +241,13 @@ impl World {
             map,
         };
         world.fill(&victims);
-        world.policy(PolicyEvent::Elected { brief_since_ms: None });
+        world.policy(PolicyEvent::Elected { shortened_since_ms: None });
         world.after(0, Happening::ManagersTick);
         world.after(GROUP_TICK_US, Happening::GroupsTick);
         // Servers beat and look at times of their own.
         let mut dice = Random(setup.seed);
         for id in 0..setup.servers {
-            let (beat_ms, look_ms) = (dice.below(SERVER_BEAT_MS), dice.below(WALK_LOOK_MS));
+            let (beat_ms, look_ms) = (dice.below(SERVER_BEAT_MS), dice.below(WALK_CHECK_MS));
             world.after(beat_ms * US_PER_MS, Happening::Beat(ServerId(id)));
             world.plan(ServerId(id), look_ms * US_PER_MS);
         }

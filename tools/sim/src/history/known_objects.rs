@@ -23,12 +23,12 @@ pub(super) struct KnownObjects {
 impl KnownObjects {
     /// An object was read, and is made of these values.
     pub(super) fn learn(&mut self, values: &[u64]) {
-        values.iter().fold(None, |before, &value| Some(self.learn_one(value, before)));
+        values.iter().fold(None, |before, &value| Some(self.observe_one(value, before)));
     }
 
     /// The object that a value makes of what it follows. At another place it would have been found twice: no order
     /// explains that, and the first place counts.
-    fn learn_one(&mut self, value: u64, before: Option<Shown>) -> Shown {
+    fn observe_one(&mut self, value: u64, before: Option<Shown>) -> Shown {
         self.follows.entry(value).or_insert(before.map(|before| before.value));
         let made = before.map_or_else(|| Shown::put(value), |before| before.with(value));
         self.objects.insert(made.value, (made, before.map(|before| before.value), value));
@@ -61,7 +61,7 @@ impl KnownObjects {
             });
             if let Some((from, alone, path)) = found {
                 made.learn(alone);
-                path.into_iter().fold(*from, |before, value| made.learn_one(value, Some(before)));
+                path.into_iter().fold(*from, |before, value| made.observe_one(value, Some(before)));
             }
         }
         made

@@ -355,7 +355,7 @@ fn a_condition_that_is_not_met_may_come_after_more_calls_than_one() {
 }
 
 #[test]
-fn an_answer_that_tells_only_a_length_may_come_after_many_appends() {
+fn a_reply_with_only_a_length_may_follow_many_appends() {
     let calls = [
         // It alone is as long, and nothing leads from it to what is seen.
         (put(10), 1, NEVER, Unknown),

@@ -190,11 +190,11 @@ impl Manager {
     /// Carries out what the quorum wants, until it wants nothing.
     fn go_on(&mut self, net: &mut Net) {
         while let Some(effect) = self.life().todo.pop_front() {
-            self.carry_out(effect, net);
+            self.perform(effect, net);
         }
     }
 
-    fn carry_out(&mut self, effect: QuorumEffect, net: &mut Net) {
+    fn perform(&mut self, effect: QuorumEffect, net: &mut Net) {
         match effect {
             QuorumEffect::Persist(number, write) => self.persist(number, write, net),
             QuorumEffect::Send(to, message) => {
@@ -215,10 +215,10 @@ impl Manager {
                 self.changed(net);
             }
             QuorumEffect::TakeSnapshot => self.snapshot(net),
-            QuorumEffect::Elected { term, brief_since_ms } => {
+            QuorumEffect::Elected { term, shortened_since_ms } => {
                 net.faults.add("managers elected", 1);
                 net.tell(format_args!("manager {} leads in {term:?}", self.id));
-                self.policy(PolicyEvent::Elected { brief_since_ms }, net);
+                self.policy(PolicyEvent::Elected { shortened_since_ms }, net);
                 self.found(net);
             }
             QuorumEffect::Deposed(term) => {

@@ -42,7 +42,7 @@ impl Node {
         if !std::mem::replace(&mut self.life().is_reading, true) {
             net.soon((self.id, NodeIn::ReadIndex { run: self.run, step: ReadStep::Begin }));
         }
-        self.carry_out(pg, out, net)
+        self.perform(pg, out, net)
     }
 
     /// The rows are read: takes what they leave free. Returns whether they are to be read again for it.
@@ -51,7 +51,7 @@ impl Node {
         loop {
             let mut out = Outbox::new();
             let goes_on = self.member(pg).pg.complete_space(now, &Port(&kv), &mut out);
-            self.carry_out(pg, out, net)?;
+            self.perform(pg, out, net)?;
             if !goes_on {
                 break;
             }

@@ -100,14 +100,14 @@ impl Node {
 
     /// The space that a PG may allocate from, by its ledger; it learns what the index names if that
     /// is not known.
-    pub(super) fn known_space(&mut self, pg: PgId, lvs: Vec<LvInfo>) -> Result<Space, IndexError> {
+    pub(super) fn derive_space(&mut self, pg: PgId, lvs: Vec<LvInfo>) -> Result<Space, IndexError> {
         let mut walk = LedgerWalk::new(self.setup.pgs);
         walk.add(&mut self.member(pg).pg);
         if walk.pgs().next().is_some() {
             self.read_for(&mut walk, usize::MAX)?;
             walk.end_stretch(&mut self.member(pg).pg, None);
         }
-        let space = self.member(pg).pg.known_space(lvs.into_iter());
+        let space = self.member(pg).pg.derive_space(lvs.into_iter());
         let fault = |fault: SpaceFault| IndexError(fault.to_string());
         space.ok_or_else(|| IndexError("nothing is known".to_owned()))?.map_err(fault)
     }

@@ -100,7 +100,7 @@ impl Node {
     }
 
     /// Tells PGs of which copies come or go whose servers are away, by the newest map.
-    pub(super) fn look_who_is_away(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
+    pub(super) fn refresh_away(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         let map = self.life().managers.map.clone();
         let pgs: Vec<PgId> = self.life().members.iter().map(|it| it.pg.id()).collect();
         for pg in pgs {
@@ -118,7 +118,7 @@ impl Node {
     pub(super) fn beat(&mut self, net: &mut Net) {
         let (id, run) = (self.id, self.run);
         net.after(BEAT_US, (id, NodeIn::Beat { run }));
-        if !self.life().managers.know_me() {
+        if !self.life().managers.observes_own_map() {
             self.say_started(net);
         }
         let sent_ms = self.clock_ms(net);
@@ -272,7 +272,7 @@ impl Node {
             self.adopt_early(pg, lvs, net)?;
             return self.drop_dead_streams(pg, derived.open_streams, sessions, net);
         }
-        let space = match self.known_space(pg, lvs) {
+        let space = match self.derive_space(pg, lvs) {
             Ok(space) if is_same(&space, &derived.space) => space,
             Ok(space) => {
                 let rows = derived.space;
@@ -287,7 +287,7 @@ impl Node {
         };
         let mut out = Outbox::new();
         self.member(pg).pg.adopt_space(space, &mut out);
-        self.carry_out(pg, out, net)?;
+        self.perform(pg, out, net)?;
         self.drop_dead_streams(pg, derived.open_streams, sessions, net)
     }
 
@@ -318,7 +318,7 @@ impl Node {
 
     fn take_map(&mut self, map: &Arc<Topology>, net: &mut Net) -> Result<(), ProcessEnd> {
         if self.life().managers.take(map, net) {
-            if self.life().managers.know_another() {
+            if self.life().managers.observes_other_map() {
                 return Err(ProcessEnd::superseded(net));
             }
             for (_, session) in &map.closed {

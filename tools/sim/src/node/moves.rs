@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// A data server answers for a chunk that moves, if that is what it answers for.
-    pub(super) fn move_heard(
+    pub(super) fn move_answered(
         &mut self,
         id: u64,
         heard: &ProxyEvent,

@@ -128,7 +128,7 @@ impl Node {
     }
 
     /// A data server answers for a copy.
-    pub(super) fn copy_heard(
+    pub(super) fn copy_answered(
         &mut self,
         copy: u64,
         heard: ProxyEvent,

@@ -26,7 +26,7 @@ use crate::servers::Server;
 /// Most rows of a step in which garbage goes.
 const STEP_ROWS: u64 = 5;
 /// In one of so many runs of a server freed blocks rest.
-const RESTS_ONE_IN: u64 = 4;
+const PAUSE_ONE_IN: u64 = 4;
 
 /// The reason that a server does not start.
 pub(crate) enum NoStart {
@@ -72,7 +72,7 @@ impl Node {
         // Objects here are small: so are steps, and each run of a server has others.
         let step_rows = (self.run.0 % STEP_ROWS) as u32 + 1;
         // Where freed blocks are given again soon, other faults are found than where they rest.
-        let rests = (self.run.0 / STEP_ROWS).is_multiple_of(RESTS_ONE_IN);
+        let rests = (self.run.0 / STEP_ROWS).is_multiple_of(PAUSE_ONE_IN);
         let rest_ms = if rests { FREED_REST_MS } else { 0 };
         let coalesces = self.setup.coalesces;
         let members = pgs

@@ -6,7 +6,7 @@ use larder_protocol::scheduler::reads::PendingRead;
 use larder_types::{Chunk, ObjectKey, rows};
 use larder_volume::verify_range;
 
-use super::{PATIENCE_US, REPEAT_US};
+use super::{REPEAT_US, TIMEOUT_US};
 use crate::content::{digest_of, tags_number, values_in};
 use crate::event::{Located, PgRequest, Piece, ProxyEvent};
 use crate::history::Shown;
@@ -114,14 +114,14 @@ impl ProxyContext {
         asked: PendingRead,
         reading: &mut Reading,
     ) -> Result<Bytes, bool> {
-        let patience_us = REPEAT_US.min(PATIENCE_US);
+        let patience_us = REPEAT_US.min(TIMEOUT_US);
         let hedge_us = self.now_us() + asked.hedge_after_us.min(patience_us);
         let mut until_us = self.now_us() + patience_us;
         let (mut may_hedge, mut unreachable) = (!reading.is_over(), false);
-        let mut under_way = vec![self.ask_holder(chunk, asked)];
+        let mut under_way = vec![self.read_from_holder(chunk, asked)];
         while !under_way.is_empty() {
             let lines: Vec<u64> = under_way.iter().map(|(_, line)| line.token()).collect();
-            let heard = self.hear_on(&lines, if may_hedge { hedge_us } else { until_us }).await;
+            let heard = self.receive_on(&lines, if may_hedge { hedge_us } else { until_us }).await;
             let Some((at, heard)) = heard else {
                 if std::mem::take(&mut may_hedge) {
                     let beside =
@@ -129,7 +129,7 @@ impl ProxyContext {
                     if let Some(beside) = beside {
                         self.count("a hedged read");
                         until_us = self.now_us() + patience_us;
-                        under_way.push(self.ask_holder(chunk, beside));
+                        under_way.push(self.read_from_holder(chunk, beside));
                     }
                     continue;
                 }
@@ -166,7 +166,7 @@ impl ProxyContext {
     }
 
     /// Asks a holder; where its answer arrives.
-    fn ask_holder(&self, chunk: &Chunk, asked: PendingRead) -> (PendingRead, Line) {
+    fn read_from_holder(&self, chunk: &Chunk, asked: PendingRead) -> (PendingRead, Line) {
         let replica = asked.replica.index;
         if !chunk.holders.has(replica) {
             let text = format!("{:?} is read from replica {replica}, no holder", chunk.grant);

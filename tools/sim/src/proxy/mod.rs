@@ -26,7 +26,7 @@ use crate::servers::Server;
 use crate::setup::Setup;
 
 /// Microseconds after which a client gets no answer any more.
-pub(crate) const PATIENCE_US: u64 = 4_000 * MS;
+pub(crate) const TIMEOUT_US: u64 = 4_000 * MS;
 /// Microseconds after which a request that was not answered is repeated.
 pub(crate) const REPEAT_US: u64 = 500 * MS;
 /// Microseconds between two times that a proxy says which of its requests are finished.
@@ -162,7 +162,7 @@ impl Proxy {
     fn beat(&mut self, net: &mut Net) {
         let (boot, session) = (self.boot, self.context.session());
         net.after(PRESENCE_US, (self.id, ProxyIn::Beat { session }));
-        if self.managers.know_me() {
+        if self.managers.observes_own_map() {
             self.managers.say(ServerMessage::Heartbeat(boot), net);
         } else {
             self.managers.say(ServerMessage::Started(boot, Vec::new(), Vec::new()), net);
@@ -172,7 +172,7 @@ impl Proxy {
     }
 
     fn begin_session(&self, net: &mut Net) {
-        if self.session == Session::Begun && self.managers.know_me() {
+        if self.session == Session::Begun && self.managers.observes_own_map() {
             let message = ServerMessage::SessionBegun(self.boot, self.context.session());
             self.managers.say(message, net);
         }
@@ -194,7 +194,7 @@ impl Proxy {
         }
         self.context.take_map(&map);
         let own = self.context.session();
-        if self.managers.know_another() {
+        if self.managers.observes_other_map() {
             self.session = Session::Closed;
         } else if map.sessions.contains_key(&own) {
             self.session = Session::Open;
@@ -271,7 +271,7 @@ impl ProxyContext {
     /// Asks until there is an answer other than that another server leads.
     pub(crate) async fn exchange(&self, pg: PgId, ask: PgRequest) -> Option<ProxyEvent> {
         let line = self.open_line();
-        let end_us = self.now_us() + PATIENCE_US;
+        let end_us = self.now_us() + TIMEOUT_US;
         let (mut repeat_us, mut asked) = (0, View(0));
         loop {
             if self.now_us() >= repeat_us {

@@ -9,7 +9,7 @@ use larder_types::{
     Attributes, Condition, ETag, Grant, Holders, LvId, ObjectKey, OpId, PgId, Target, View,
 };
 
-use super::{PATIENCE_US, REPEAT_US, refused};
+use super::{REPEAT_US, TIMEOUT_US, refused};
 use crate::clock::MS;
 use crate::event::{PgRequest, ProxyEvent};
 use crate::history::CallResult;
@@ -151,9 +151,9 @@ impl ProxyContext {
         let (slow_us, patience_us) = if self.is_stubborn() {
             (GRANT_MS_MAX * MS - 15_000 * MS, 3 * GRANT_MS_MAX * MS)
         } else if self.misbehaves(60) {
-            (50 * MS + self.below(5_000 * MS), PATIENCE_US)
+            (50 * MS + self.below(5_000 * MS), TIMEOUT_US)
         } else {
-            (0, PATIENCE_US)
+            (0, TIMEOUT_US)
         };
         let mut flight = Flight {
             context: self,

@@ -91,7 +91,7 @@ fn a_wait_ends_with_its_time_and_one_that_nobody_ends_shows() {
 }
 
 #[test]
-fn a_panic_of_a_thread_is_told_of_and_others_go_on() {
+fn a_threads_panic_is_reported_and_others_continue() {
     let (log, left) = run(3, |log| {
         drop(port::spawn("unwell", || resume_unwind(Box::new("it is unwell"))).unwrap());
         let log = log.clone();

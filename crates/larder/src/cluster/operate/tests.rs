@@ -102,7 +102,7 @@ fn find(map: &Topology, name: &str, disk: Option<u32>) -> Result<Subject, String
 }
 
 #[test]
-fn names_and_disks_that_are_not_there_are_told_with_those_that_are() {
+fn missing_names_and_disks_are_reported_with_the_present_ones() {
     let mut map = map();
     let error = find(&map, "data-9", None).err().expect("there is none");
     assert!(error.contains("\"data-9\"") && error.contains("m-0, meta-1"), "{error}");
@@ -126,7 +126,7 @@ fn the_last_copy_is_refused_by_name_and_others_are_told() {
     );
     let loss = map.loss_of_disk(DiskId(1));
     assert_eq!(reasons_against(&map, &loss), None);
-    let told = find(&map, "data-5", Some(1)).expect("it is there").loss_told(&loss);
+    let told = find(&map, "data-5", Some(1)).expect("it is there").loss_report(&loss);
     assert!(told[0].contains("a copy of 1 volume (0) is gone"), "{told:?}");
     assert!(told[1].contains("runs, and ends"), "{told:?}");
 }
@@ -150,11 +150,11 @@ fn a_group_with_too_few_members_and_a_lone_manager_are_refused_with_what_to_do()
 }
 
 #[test]
-fn a_drain_says_what_is_to_go_and_whether_there_is_room() {
+fn a_drain_reports_what_will_move_and_whether_it_fits() {
     let map = map();
     let told = |name: &str, disk, undo| {
         let subject = find(&map, name, disk).expect("it is there");
-        subject.drain_told(&map, undo).map_err(|error| error.to_string())
+        subject.drain_report(&map, undo).map_err(|error| error.to_string())
     };
     let lines = told("data-4", None, false).expect("it holds data");
     assert!(lines[0].contains("2 copies of volumes and 0 places"), "{lines:?}");
@@ -170,7 +170,7 @@ fn many_ids_are_counted() {
 }
 
 #[test]
-fn a_drain_for_which_there_is_no_place_says_how_much_is_missing() {
+fn a_drain_without_enough_space_reports_how_much_is_missing() {
     let mut map = map();
     let refused = |map: &Topology, name: &str, disk| {
         let subjects = Subject::all(map, name, disk).expect("it is there");

@@ -25,7 +25,7 @@ use super::bar::bar;
 use super::doubts::{self, Doubts};
 
 /// The time that a meta server has to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Thousandths of a round.
 const WHOLE: usize = 1000;
 
@@ -59,7 +59,7 @@ pub(super) async fn spaces(
     for (id, _) in metas(map) {
         let peer = peers.of(map, id);
         asked.spawn(async move {
-            let asked = StatusQuery { server: id, peer, deadline: Instant::now() + PATIENCE };
+            let asked = StatusQuery { server: id, peer, deadline: Instant::now() + TIMEOUT };
             let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
             Some((id, space?))
         });
@@ -73,7 +73,7 @@ pub(super) async fn ask(peers: &Peers<MetaService>, map: &Topology) -> Vec<Backg
     for (id, record) in metas(map) {
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
-            let asked = StatusQuery { server: id, peer, deadline: Instant::now() + PATIENCE };
+            let asked = StatusQuery { server: id, peer, deadline: Instant::now() + TIMEOUT };
             let progress = asked.told(MetaCall::Progress, &MetaReply::Progress).await;
             let doubts = asked.told::<DoubtsStatus>(MetaCall::Doubts, &MetaReply::Doubts).await;
             let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
@@ -113,7 +113,7 @@ impl StatusQuery {
     }
 }
 
-pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Result<()> {
+pub(super) fn write_text(out: &mut impl Write, all: &[Background]) -> std::io::Result<()> {
     if all.is_empty() {
         return Ok(());
     }
@@ -126,7 +126,7 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
         write!(out, "  {name}: ")?;
         work(out, progress)?;
         if let Some(doubts) = doubts {
-            doubts::people(out, doubts)?;
+            doubts::write_text(out, doubts)?;
         }
     }
     Ok(())
@@ -294,7 +294,7 @@ mod tests {
 
     fn shown(all: &[Background]) -> String {
         let mut out = Vec::new();
-        people(&mut out, all).expect("memory takes it");
+        write_text(&mut out, all).expect("memory takes it");
         String::from_utf8(out).expect("text")
     }
 

@@ -24,7 +24,7 @@ use super::super::admin_client::{self, connect, is_confirmed};
 use crate::breakdown::{Breakdown, Missing, ServerCounts};
 
 /// The time that a server has to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Asks the servers of the cluster that a configuration belongs to.
 pub(super) async fn ask(path: &Path) -> Result<Breakdown, RoleError> {
@@ -39,7 +39,7 @@ pub(super) async fn ask(path: &Path) -> Result<Breakdown, RoleError> {
 
 /// True if a server of these roles may ask one of that role for its counts. One that asks all the same is refused, and
 /// the refusal is counted and logged there as that of a stranger.
-fn may_ask(roles: Roles, of: ServerRole) -> bool {
+fn may_query(roles: Roles, of: ServerRole) -> bool {
     let may = match of {
         ServerRole::Proxy => &[Role::Manager, Role::Proxy][..],
         ServerRole::Meta | ServerRole::Data => &[Role::Manager, Role::Meta, Role::Proxy],
@@ -53,7 +53,7 @@ fn may_ask(roles: Roles, of: ServerRole) -> bool {
 async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<ServerCounts> {
     let proxies = Peers::<ProxyService>::new(endpoint);
     let (metas, datas) = (Peers::<MetaService>::new(endpoint), Peers::<DataService>::new(endpoint));
-    let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
+    let (mut asked, until) = (JoinSet::new(), Instant::now() + TIMEOUT);
     for (&id, record) in &map.servers {
         // An entry of a server that never started has no counts.
         if !matches!(record.state, ServerState::Up | ServerState::Down) {
@@ -62,13 +62,13 @@ async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<Se
         let is_up = record.state == ServerState::Up;
         for role in record.roles.iter().filter(|role| **role != ServerRole::Manager) {
             let (name, role) = (record.name.clone(), *role);
-            let is_asked = is_up && may_ask(roles, role);
+            let is_asked = is_up && may_query(roles, role);
             let proxy = proxies.of(map, id).filter(|_| is_asked);
             let meta = metas.of(map, id).filter(|_| is_asked);
             let data = datas.of(map, id).filter(|_| is_asked);
             asked.spawn(async move {
                 let counts = match role {
-                    _ if !may_ask(roles, role) => Err(Missing::NotAsked),
+                    _ if !may_query(roles, role) => Err(Missing::NotAsked),
                     _ if !is_up => Err(Missing::Down),
                     ServerRole::Proxy => {
                         told(proxy, ProxyCall::Counts, &ProxyReply::Counts, until).await
@@ -123,7 +123,7 @@ fn heard<A: PartialEq>(
 mod tests {
     use larder_net::{NotSent, Unknown};
     use larder_roles::breakdown::CountStatus;
-    use larder_roles::limits::COUNTS_TOLD_BYTES_MAX;
+    use larder_roles::limits::COUNTS_REPORT_BYTES_MAX;
     use larder_types::codec::encode;
 
     use super::*;
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_heard_or_named_as_missing() {
+    fn a_reply_is_received_or_named_as_missing() {
         let told = |reply: MetaReply, payload: Vec<u8>| {
             heard(Ok((reply, payload.into())), &MetaReply::Counts)
         };
         let failed = |error| heard(Err(error), &MetaReply::Counts);
         assert_eq!(told(MetaReply::Counts, encode(&counts("put"))), Ok(counts("put")));
         for payload in
-            [Vec::new(), encode(&counts("\u{1b}[2J")), vec![0; COUNTS_TOLD_BYTES_MAX + 1]]
+            [Vec::new(), encode(&counts("\u{1b}[2J")), vec![0; COUNTS_REPORT_BYTES_MAX + 1]]
         {
             assert_eq!(told(MetaReply::Counts, payload), Err(Missing::Unsound));
         }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_who_would_refuse() {
+    fn servers_that_would_refuse_get_no_requests() {
         let all = [ServerRole::Proxy, ServerRole::Meta, ServerRole::Data];
         for (role, expected) in [
             (Role::Manager, [true, true, true]),
@@ -163,7 +163,7 @@ mod tests {
             (Role::Meta, [false, true, true]),
             (Role::Data, [false, false, false]),
         ] {
-            let may = all.map(|of| may_ask(Roles::of(&[role]), of));
+            let may = all.map(|of| may_query(Roles::of(&[role]), of));
             assert_eq!(may, expected, "{role}");
         }
     }

@@ -8,7 +8,7 @@ use larder_types::ServerId;
 use serde::Serialize;
 
 /// Puts that are shown of a server; the others are counted.
-const SHOWN_MAX: usize = 10;
+const ROWS_SHOWN_MAX: usize = 10;
 
 /// Puts in doubt of the groups that a server leads.
 #[derive(Debug, Serialize)]
@@ -71,8 +71,8 @@ impl Doubts {
     }
 }
 
-pub(super) fn people(out: &mut impl Write, doubts: &Doubts) -> std::io::Result<()> {
-    for put in doubts.oldest.iter().take(SHOWN_MAX) {
+pub(super) fn write_text(out: &mut impl Write, doubts: &Doubts) -> std::io::Result<()> {
+    for put in doubts.oldest.iter().take(ROWS_SHOWN_MAX) {
         let Doubt { bucket, key, pg, volume, seconds, .. } = put;
         let bucket = bucket.as_deref().unwrap_or("(deleted)");
         let remedy = remedy(&put.waits_for);
@@ -81,7 +81,7 @@ pub(super) fn people(out: &mut impl Write, doubts: &Doubts) -> std::io::Result<(
             "    IN DOUBT for {seconds} s: bucket {bucket}, key {key:?} (pg {pg}, volume {volume}): {remedy}",
         )?;
     }
-    let shown = doubts.oldest.len().min(SHOWN_MAX) as u64;
+    let shown = doubts.oldest.len().min(ROWS_SHOWN_MAX) as u64;
     if doubts.puts > shown {
         writeln!(out, "    IN DOUBT: {} more puts", doubts.puts - shown)?;
     }
@@ -117,7 +117,7 @@ mod tests {
         let oldest = vec![put("a/b", &[AwayReplica { server: 4, disk: 6 }]), put("c", &[])];
         let doubts = Doubts::of(DoubtsStatus { puts: 12, oldest }, &Topology::default());
         let mut out = Vec::new();
-        people(&mut out, &doubts).unwrap();
+        write_text(&mut out, &doubts).unwrap();
         let text = String::from_utf8(out).unwrap();
         for line in [
             "IN DOUBT for 61 s: bucket (deleted), key \"a/b\" (pg 3, volume 9): bring back server 4 () with disk 6, or remove",

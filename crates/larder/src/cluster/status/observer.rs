@@ -22,14 +22,14 @@ use larder_types::ServerId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::background;
+use super::issues::{self, Fullness};
 use super::space::Spaces;
-use super::troubles::{self, Fullness};
 use crate::cluster::disk_free_space::DiskFreeSpace;
 
 /// Time between two looks at the map.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two looks at space.
-const SPACE_LOOK: Duration = Duration::from_secs(60);
+const SPACE_POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// A manager that has followed a leader for so long has the latest map: what appears in it then begins then.
 const SETTLED: Duration = Duration::from_secs(10);
 /// A pause between two looks that is longer is a gap: the process stood still, and its map is old when it goes on.
@@ -50,7 +50,7 @@ pub(crate) struct Observer {
     led_since: Option<Instant>,
     ticked_ms: u64,
     looked: Option<MapVersion>,
-    space_looked: Option<Instant>,
+    space_checked: Option<Instant>,
     fullness: Fullness,
 }
 
@@ -69,14 +69,14 @@ impl Observer {
             led_since: None,
             ticked_ms: uptime_ms(),
             looked: None,
-            space_looked: None,
+            space_checked: None,
             fullness: Fullness::default(),
         }
     }
 
     /// Looks again and again, as long as the process lives.
     pub(crate) async fn watch(mut self) -> Infallible {
-        let mut ticks = interval(LOOK);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -87,7 +87,7 @@ impl Observer {
             }
             let is_settled = self.led_since.is_some_and(|since| since.elapsed() >= SETTLED);
             if self.counts.has_leader.load(Ordering::Relaxed) == 0 {
-                self.observed.heed_no_leader(uptime_ms(), is_settled);
+                self.observed.observe_no_leader(uptime_ms(), is_settled);
                 self.forget();
                 continue;
             }
@@ -106,7 +106,7 @@ impl Observer {
     /// Notes that it has seen nothing for a time.
     fn miss(&mut self) {
         self.forget();
-        self.observed.heed_gap();
+        self.observed.observe_gap();
     }
 
     /// Forgets what it has seen: it may be otherwise by now.
@@ -116,30 +116,31 @@ impl Observer {
     }
 
     async fn look(&mut self, map: &Topology, is_settled: bool) {
-        let looks_at_space = self.space_looked.is_none_or(|at| at.elapsed() >= SPACE_LOOK);
+        let looks_at_space =
+            self.space_checked.is_none_or(|at| at.elapsed() >= SPACE_POLL_INTERVAL);
         if looks_at_space {
-            self.space_looked = Some(Instant::now());
-            self.look_at_space(map).await;
+            self.space_checked = Some(Instant::now());
+            self.check_space(map).await;
         }
         if looks_at_space || self.looked != Some(map.version) {
-            let of_map = troubles::of_map(map).into_iter().map(|it| (it, is_settled));
+            let of_map = issues::of_map(map).into_iter().map(|it| (it, is_settled));
             let full = self.fullness.full.iter().map(|(it, begins)| (*it, *begins && is_settled));
-            self.observed.heed(&of_map.chain(full).collect(), uptime_ms());
+            self.observed.observe(&of_map.chain(full).collect(), uptime_ms());
             self.looked = Some(map.version);
         }
         if looks_at_space {
-            let told = troubles::ask(&self.others, map, Some(self.me)).await;
+            let told = issues::ask(&self.others, map, Some(self.me)).await;
             self.observed.adopt(&Observations::together(told), uptime_ms());
         }
     }
 
-    async fn look_at_space(&mut self, map: &Topology) {
+    async fn check_space(&mut self, map: &Topology) {
         let (told, disk_free_space) =
             join(background::spaces(&self.metas, map), DiskFreeSpace::ask(&self.datas, map)).await;
         let spaces =
             Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &disk_free_space);
-        let places = troubles::places(&spaces);
+        let places = issues::places(&spaces);
         self.fullness.look(&places);
-        self.observed.look(&troubles::taken(&places, &spaces), uptime_ms());
+        self.observed.look(&issues::taken(&places, &spaces), uptime_ms());
     }
 }

@@ -14,7 +14,7 @@ use larder_roles::peers::Peers;
 use larder_roles::wire::{DataService, ManagerService, MetaService};
 use tokio::task::spawn_blocking;
 
-use super::{background, status, troubles};
+use super::{background, issues, status};
 use crate::cluster::disk_free_space::DiskFreeSpace;
 use crate::metrics::State;
 
@@ -42,7 +42,7 @@ impl State for StatusQuery {
             let is_latest = self.managers.silent() < Duration::from_millis(MANAGERS_SILENT_MS);
             let (background, observed, disk_free_space) = join3(
                 background::ask(&self.metas, &map),
-                troubles::ask(&self.others, &map, None),
+                issues::ask(&self.others, &map, None),
                 DiskFreeSpace::ask(&self.datas, &map),
             )
             .await;

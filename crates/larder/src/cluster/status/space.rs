@@ -23,7 +23,7 @@ pub(super) const FULL_PERCENT: u64 = 90;
 /// are spread over all of them.
 const AGAIN_PERCENT: u64 = 50;
 /// Buckets that are shown to people one by one: those with the most bytes.
-const SHOWN_MAX: usize = 10;
+const ROWS_SHOWN_MAX: usize = 10;
 
 /// Bytes of disks: of copies, so that an object in three copies counts three times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -218,7 +218,7 @@ impl Spaces {
     }
 }
 
-pub(super) fn people(
+pub(super) fn write_text(
     out: &mut impl Write,
     spaces: &Spaces,
     growth: Option<&Growth>,
@@ -265,10 +265,10 @@ pub(crate) fn buckets(
             "  without those of {pgs_uncounted} placement groups, which are not counted now"
         )?;
     }
-    for Bucket { name, objects, bytes: size } in buckets.iter().take(SHOWN_MAX) {
+    for Bucket { name, objects, bytes: size } in buckets.iter().take(ROWS_SHOWN_MAX) {
         writeln!(out, "  {:>10}  {objects:>12} objects  {name}", bytes(*size))?;
     }
-    match buckets.len().saturating_sub(SHOWN_MAX) {
+    match buckets.len().saturating_sub(ROWS_SHOWN_MAX) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more, which `--json` shows"),
     }

@@ -49,7 +49,7 @@ fn placement_groups_are_sorted_by_what_they_lack() {
     let states: Vec<_> = pgs.unclean.iter().map(|pg| (pg.id, pg.state)).collect();
     assert_eq!(states, [(0, "inactive"), (2, "recovering"), (3, "degraded")]);
     let mut text = Vec::new();
-    text::people(&mut text, &shown(&map)).expect("memory takes it");
+    text::write_text(&mut text, &shown(&map)).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("cluster 00000000000000ab"), "{text}");
     assert!(text.contains("4, of these 1 clean, 1 degraded, 1 recovering, 1 inactive"), "{text}");
@@ -80,7 +80,7 @@ fn data_server(id: u32, state: ServerState, draining: bool) -> ServerRecord {
 }
 
 #[test]
-fn copies_are_told_by_what_they_hold_and_where_they_are() {
+fn copies_are_identified_by_content_and_place() {
     let mut map = map();
     let replica = |server, state| ReplicaRecord {
         server: ServerId(server),
@@ -118,7 +118,7 @@ fn copies_are_told_by_what_they_hold_and_where_they_are() {
     let copies = (status.volumes.replicas_current, status.volumes.replicas_wanted);
     assert_eq!(copies, (4, 6));
     let mut text = Vec::new();
-    text::people(&mut text, &status).expect("memory takes it");
+    text::write_text(&mut text, &status).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("data-0 drains: 3 copies of volumes"), "{text}");
     assert!(text.contains("[###############-----]  75 %"), "three of four have left it: {text}");
@@ -257,7 +257,7 @@ fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
         "one says so, and one is led by a server that says nothing"
     );
     let mut text = Vec::new();
-    space::people(&mut text, &spaces, None).expect("memory takes it");
+    space::write_text(&mut text, &spaces, None).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     for line in [
         "space: [#-------------------]   9 % of 5.1 MiB, 4.2 MiB free, 80.0 KiB waiting",
@@ -342,11 +342,11 @@ fn the_time_of_groups_that_are_not_served_is_not_that_of_a_server() {
 fn a_place_begins_to_be_nearly_full_only_if_it_was_known_to_be_less_full() {
     const DISK: Place = Place::Disk(1);
     let unknown = Space { bytes: 100 * MIB, unknown: 100 * MIB, ..Space::default() };
-    let begins = |fullness: &mut troubles::Fullness, space: Space| {
+    let begins = |fullness: &mut issues::Fullness, space: Space| {
         fullness.look(&[(DISK, space)].into());
         fullness.full.get(&HealthIssue::NearlyFull(DISK)).copied()
     };
-    let mut fullness = troubles::Fullness::default();
+    let mut fullness = issues::Fullness::default();
     assert_eq!(begins(&mut fullness, unknown), None);
     assert_eq!(begins(&mut fullness, with_free(5)), Some(false), "as after a start");
     assert_eq!(begins(&mut fullness, with_free(50)), None);
@@ -357,7 +357,7 @@ fn a_place_begins_to_be_nearly_full_only_if_it_was_known_to_be_less_full() {
 }
 
 #[test]
-fn of_several_servers_that_are_down_the_first_is_told() {
+fn the_first_of_several_down_servers_is_reported() {
     let mut map = with_one_down();
     map.servers.insert(ServerId(2), data_server(2, ServerState::Down, false));
     let started = map.servers[&ServerId(2)].started.0;
@@ -408,7 +408,7 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     let line = &told.verdict;
     assert!(line.ends_with("taken, full in 10 days at the rate of the last 2 days"), "{line}");
     let mut text = Vec::new();
-    text::people(&mut text, &told).expect("memory takes it");
+    text::write_text(&mut text, &told).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("400.0 KiB more taken than 2 days ago"), "{text}");
     let unknown =
@@ -438,7 +438,7 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     let (from, to) = (Place::Disk(1), Place::Disk(0));
     let all = Some(blocks(100));
     let expected = [(Place::Cluster, all), (Place::Server(1), all), (from, all)];
-    let taken = troubles::taken(&troubles::places(&spaces), &spaces);
+    let taken = issues::taken(&issues::places(&spaces), &spaces);
     assert_eq!(taken, BTreeMap::from(expected), "one copy is wanted");
     let day_s = 24 * 3600;
     let before = [Place::Cluster, from, to].map(|place| (place, blocks(50), day_s));

@@ -10,9 +10,9 @@ use super::{Pgs, Server, Status, background, space};
 use crate::health::volumes::Volumes;
 
 /// PGs and volumes that are shown one by one, at most; the others are counted.
-const SHOWN_MAX: usize = 20;
+const ROWS_SHOWN_MAX: usize = 20;
 
-pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
+pub(super) fn write_text(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
     let Status { verdict, cluster, cluster_version: version, map_version, .. } = status;
     writeln!(out, "{verdict}\n")?;
     writeln!(out, "cluster {cluster}, version {version}, map version {map_version}")?;
@@ -38,14 +38,14 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     for told in &status.rebalancing.told {
         writeln!(out, "{told}")?;
     }
-    space::people(out, &status.space, status.growth.as_ref())?;
+    space::write_text(out, &status.space, status.growth.as_ref())?;
     if let Some(number) = status.region {
         writeln!(
             out,
             "region: {number} of several, by way of the proxy with a directory `region`"
         )?;
     }
-    background::people(out, &status.background)
+    background::write_text(out, &status.background)
 }
 
 fn servers<'a>(
@@ -111,7 +111,7 @@ fn pgs(out: &mut impl Write, pgs: &Pgs) -> std::io::Result<()> {
         "\nplacement groups: {total}, of these {clean} clean, {degraded} degraded, {recovering} recovering, \
          {inactive} inactive"
     )?;
-    for pg in unclean.iter().take(SHOWN_MAX) {
+    for pg in unclean.iter().take(ROWS_SHOWN_MAX) {
         writeln!(
             out,
             "  pg {}: {} in view {}, members {:?}, learners {:?}, wanted {:?}",
@@ -136,7 +136,7 @@ fn volumes(out: &mut impl Write, volumes: &Volumes) -> std::io::Result<()> {
             volumes.replicas_rebuilding
         )?;
     }
-    for volume in unclean.iter().take(SHOWN_MAX) {
+    for volume in unclean.iter().take(ROWS_SHOWN_MAX) {
         writeln!(
             out,
             "  volume {} of pg {}: {} copies current, {} on servers that are away, {} being rebuilt, {} gone",
@@ -147,7 +147,7 @@ fn volumes(out: &mut impl Write, volumes: &Volumes) -> std::io::Result<()> {
 }
 
 fn more(out: &mut impl Write, all: usize) -> std::io::Result<()> {
-    match all.saturating_sub(SHOWN_MAX) {
+    match all.saturating_sub(ROWS_SHOWN_MAX) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more"),
     }

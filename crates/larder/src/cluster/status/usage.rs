@@ -92,7 +92,7 @@ fn put_together(
 }
 
 /// Prints it for people.
-pub(crate) fn people(out: &mut impl Write, usage: &Usage) -> std::io::Result<()> {
+pub(crate) fn write_text(out: &mut impl Write, usage: &Usage) -> std::io::Result<()> {
     let Usage { is_exact, pgs_uncounted, buckets, buckets_not_named, .. } = usage;
     if !is_exact {
         writeln!(out, "NOT EXACT: {}", lacks(*pgs_uncounted, *buckets_not_named))?;
@@ -132,7 +132,7 @@ mod tests {
 
     fn shown(usage: &Usage) -> Vec<String> {
         let mut out = Vec::new();
-        people(&mut out, usage).expect("memory takes it");
+        write_text(&mut out, usage).expect("memory takes it");
         String::from_utf8(out).expect("text").lines().map(str::to_owned).collect()
     }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_lack_something_say_so_first() {
+    fn incomplete_counts_are_marked_first() {
         let lacking = Usage { is_exact: false, pgs_uncounted: 4, ..usage() };
         assert!(shown(&lacking)[0].starts_with("NOT EXACT: without 4 placement groups"));
         let old = Usage { is_exact: false, ..usage() };

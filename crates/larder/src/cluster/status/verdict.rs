@@ -4,8 +4,8 @@ use larder_roles::observed::{HealthIssue, Place};
 
 use super::background;
 use super::growth::foretold;
+use super::issues::{since, since_first};
 use super::space::{FULL_PERCENT, Space};
-use super::troubles::{since, since_first};
 use super::{Server, Status};
 use crate::quantity::bytes;
 

@@ -105,16 +105,19 @@ impl HttpService for KeyedClient {
     }
 }
 
-fn backend(endpoint: &str, patience: Patience) -> Backend {
+fn backend(endpoint: &str, request_timeouts: RequestTimeouts) -> Backend {
     let (asked, url) = (BackendClient::new(), format!("gs://bucket?endpoint={endpoint}"));
-    Backend::of(open_cloud(&url, Keyed(Uplink { patience }), &asked.scheduler).unwrap(), asked)
+    Backend::of(
+        open_cloud(&url, Keyed(Uplink { request_timeouts }), &asked.scheduler).unwrap(),
+        asked,
+    )
 }
 
 #[tokio::test]
 async fn a_slow_uplink_takes_an_upload_that_never_stands_still() {
     let (_slow, endpoint) = Slow::start(1024.0 * 1024.0).await;
-    let patience = Patience { silence: SILENCE, bytes_per_s_min: 64 * 1024 };
-    let backend = backend(&endpoint, patience);
+    let request_timeouts = RequestTimeouts { silence: SILENCE, bytes_per_s_min: 64 * 1024 };
+    let backend = backend(&endpoint, request_timeouts);
     let mut upload = backend.begin("blobs/x").await.unwrap();
     let start = Instant::now();
     for number in 0..8 {
@@ -130,7 +133,8 @@ async fn a_slow_uplink_takes_an_upload_that_never_stands_still() {
 #[tokio::test]
 async fn an_object_from_a_file_is_one_request_that_may_take_long() {
     let (_slow, endpoint) = Slow::start(4.0 * 1024.0 * 1024.0).await;
-    let backend = backend(&endpoint, Patience { silence: SILENCE, bytes_per_s_min: 64 * 1024 });
+    let backend =
+        backend(&endpoint, RequestTimeouts { silence: SILENCE, bytes_per_s_min: 64 * 1024 });
     let (source, bytes) = source(5 << 20);
     let start = Instant::now();
     backend.put_from("blobs/x", &source).await.unwrap();
@@ -144,7 +148,8 @@ async fn an_object_from_a_file_is_one_request_that_may_take_long() {
 async fn a_large_request_whose_connection_is_cut_is_not_made_again() {
     let (slow, endpoint) = Slow::start(1e12).await;
     slow.cuts_at.store(PART_BYTES + PART, Ordering::Relaxed);
-    let backend = backend(&endpoint, Patience { silence: SILENCE, bytes_per_s_min: 64 * 1024 });
+    let backend =
+        backend(&endpoint, RequestTimeouts { silence: SILENCE, bytes_per_s_min: 64 * 1024 });
     let (source, _) = source(3 * PART_BYTES);
     let broken = backend.put_from("blobs/x", &source).await.unwrap_err();
     assert!(broken.sent > PART_BYTES as u64 && broken.sent < source.len(), "{broken:?}");
@@ -167,8 +172,8 @@ fn source(file_bytes: usize) -> (Source, Vec<u8>) {
     (source, [&bytes[..], b"the end"].concat())
 }
 
-fn client(patience: Patience) -> HttpClient {
-    Uplink { patience }.connect(&ClientOptions::new().with_allow_http(true)).unwrap()
+fn client(request_timeouts: RequestTimeouts) -> HttpClient {
+    Uplink { request_timeouts }.connect(&ClientOptions::new().with_allow_http(true)).unwrap()
 }
 
 fn put(endpoint: &str, body: impl Into<HttpRequestBody>) -> HttpRequest {
@@ -180,18 +185,19 @@ fn put(endpoint: &str, body: impl Into<HttpRequestBody>) -> HttpRequest {
 async fn an_upload_that_stands_still_is_given_up() {
     let listener = listen();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 << 40 };
+    let request_timeouts = RequestTimeouts { silence: SILENCE, bytes_per_s_min: 1 << 40 };
     // Nobody reads.
-    let error = client(patience).execute(put(&endpoint, vec![0; 32 << 20])).await.unwrap_err();
+    let error =
+        client(request_timeouts).execute(put(&endpoint, vec![0; 32 << 20])).await.unwrap_err();
     assert_eq!(error.kind(), HttpErrorKind::Timeout);
 }
 
 #[tokio::test]
-async fn a_backend_that_has_all_and_says_nothing_is_given_up() {
+async fn a_backend_that_is_silent_after_the_whole_body_times_out() {
     let (slow, endpoint) = Slow::start(1e12).await;
     slow.is_dumb.store(true, Ordering::Relaxed);
-    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 << 40 };
-    let error = client(patience).execute(put(&endpoint, vec![0; PART])).await.unwrap_err();
+    let request_timeouts = RequestTimeouts { silence: SILENCE, bytes_per_s_min: 1 << 40 };
+    let error = client(request_timeouts).execute(put(&endpoint, vec![0; PART])).await.unwrap_err();
     assert_eq!(error.kind(), HttpErrorKind::Timeout);
 }
 
@@ -211,10 +217,10 @@ async fn a_body_whose_request_was_answered_early_goes_out_no_longer() {
         }
         came
     });
-    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 };
+    let request_timeouts = RequestTimeouts { silence: SILENCE, bytes_per_s_min: 1 };
     let body = vec![0; 64 << 20];
     let all = body.len();
-    let client = client(patience);
+    let client = client(request_timeouts);
     let answer = client.execute(put(&endpoint, body)).await.unwrap();
     assert_eq!(answer.status(), 413);
     drop(answer);
@@ -233,8 +239,8 @@ async fn an_answer_that_stops_is_given_up() {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345").await.unwrap();
         stream
     });
-    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 << 40 };
-    let answer = client(patience).execute(put(&endpoint, Vec::new())).await.unwrap();
+    let request_timeouts = RequestTimeouts { silence: SILENCE, bytes_per_s_min: 1 << 40 };
+    let answer = client(request_timeouts).execute(put(&endpoint, Vec::new())).await.unwrap();
     let error = answer.into_body().bytes().await.unwrap_err();
     assert_eq!(error.kind(), HttpErrorKind::Timeout);
     let _stream = serves.await.unwrap();

@@ -27,7 +27,7 @@ use crate::format::blob::FooterReader;
 use crate::format::entry::{Change, Container, Content, Entry, Place};
 use crate::format::rows::BlobRow;
 use crate::ids::{BackupId, BlobId, Run, WorkerId};
-use crate::limits::CARRIED_MAX;
+use crate::limits::RELOCATED_MAX;
 
 /// One blob being emptied.
 pub(super) struct Drain<'a> {
@@ -71,7 +71,7 @@ impl Drain<'_> {
             if let Some(told) = self.needed(entry.clone(), &names)? {
                 peer_clock.push((entry, told));
             }
-            if peer_clock.len() >= CARRIED_MAX {
+            if peer_clock.len() >= RELOCATED_MAX {
                 self.tell(std::mem::take(&mut peer_clock), &names).await?;
             }
         }
@@ -199,7 +199,7 @@ impl Drain<'_> {
     }
 
     fn gone(&self, change: Change, since: OpId, upto: OpId) -> Option<Relocate> {
-        let is_needed = self.needs.removal(since, upto) && !bugs::planted(Bug::DeletesNotCarried);
+        let is_needed = self.needs.removal(since, upto) && !bugs::planted(Bug::DeletesNotRelocated);
         is_needed.then(|| Relocate::Removal(Box::new(change)))
     }
 

@@ -20,7 +20,9 @@ use crate::error::PackError;
 use crate::format::entry::{Container, Content, Place};
 use crate::format::rows::Holder;
 use crate::format::sums::{BodySums, verifies};
-use crate::limits::{CARRIED_MAX, CARRY_PAUSE, CARRY_TRIES_MAX, DRAIN_PASSES_MAX, MOVED_BYTES_MAX};
+use crate::limits::{
+    DRAIN_PASSES_MAX, MOVED_BYTES_MAX, RELOCATE_PAUSE, RELOCATE_TRIES_MAX, RELOCATED_MAX,
+};
 
 /// A run of bytes to be moved, and those that have it.
 struct Extent {
@@ -59,10 +61,10 @@ impl Mover<'_> {
     async fn move_bodies(&mut self) -> Result<(), PackError> {
         let mut offset = 0;
         loop {
-            let holders = self.repacker.index.holders(self.container, offset, CARRIED_MAX)?;
+            let holders = self.repacker.index.holders(self.container, offset, RELOCATED_MAX)?;
             let Some((last, _)) = holders.last() else { return Ok(()) };
             // Those of the last run may not all be there; a run is never cut.
-            let is_cut = holders.len() == CARRIED_MAX && holders[0].0 != *last;
+            let is_cut = holders.len() == RELOCATED_MAX && holders[0].0 != *last;
             let next = if is_cut { *last } else { last + 1 };
             let extents = self.extents(holders.into_iter().filter(|(at, _)| *at < next))?;
             offset = next;
@@ -196,18 +198,18 @@ impl Mover<'_> {
         &self,
         (bucket, carry): RelocationRecord,
     ) -> Result<Option<Done>, PackError> {
-        for _ in 0..CARRY_TRIES_MAX {
+        for _ in 0..RELOCATE_TRIES_MAX {
             let command = Command::Relocate { bucket: bucket.clone(), carry: carry.clone() };
             match ask(&self.repacker.queue, command).await {
                 Ok((done, _)) => return Ok(Some(done)),
                 Err(ObjectError::Changed) => return Ok(None),
                 Err(ObjectError::SlowDown | ObjectError::Full) => {
-                    tokio::time::sleep(CARRY_PAUSE).await;
+                    tokio::time::sleep(RELOCATE_PAUSE).await;
                 }
                 Err(error) => return Err(PackError::Deferred { reason: error.to_string() }),
             }
         }
-        let waited = CARRY_PAUSE * CARRY_TRIES_MAX;
+        let waited = RELOCATE_PAUSE * RELOCATE_TRIES_MAX;
         Err(PackError::Deferred { reason: format!("the directory had no room for {waited:?}") })
     }
 }

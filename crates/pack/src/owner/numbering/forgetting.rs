@@ -87,7 +87,7 @@ pub(crate) fn old(numbers: &Numbers, worker: WorkerId) -> Vec<Process> {
 }
 
 /// Of old processes those that may go: of each worker the last stays that began. Its record says for good what comes too late.
-pub(crate) fn may_go(counting: &Counting, mut old: Vec<Process>) -> Vec<Process> {
+pub(crate) fn removable(counting: &Counting, mut old: Vec<Process>) -> Vec<Process> {
     if !bugs::planted(Bug::LastBegunForgotten) {
         old.retain(|(of, process)| counting.last_begun(*of).is_none_or(|last| *process < last));
     }
@@ -125,7 +125,7 @@ impl Numbering {
         let mut blobs = Listed::all(self.backend.names(blob::PREFIX).await?)?;
         blobs.retain(|blob| blob.name.id.worker <= self.worker);
         let counting = Counting::read(&self.backend, &self.records).await?;
-        let mut old = may_go(&counting, old);
+        let mut old = removable(&counting, old);
         old.truncate(PROCESSES_FORGOTTEN_AT_ONCE);
         if !count_alike(&counting, &old, &blobs) {
             tracing::warn!(
@@ -239,11 +239,11 @@ mod tests {
             (1..=600).map(|of| (process(of), Record::Closed)).collect();
         let none = Counting::of(numbers(600), records.clone());
         let all: Vec<_> = (1..=88).map(process).collect();
-        assert_eq!(may_go(&none, all.clone()), all, "nothing is void by any of them");
+        assert_eq!(removable(&none, all.clone()), all, "nothing is void by any of them");
         records.insert(process(2), Record::From(1));
         records.insert(process(7), Record::From(5));
         let counting = Counting::of(numbers(600), records);
-        assert_eq!(may_go(&counting, all.clone()), all[..6]);
+        assert_eq!(removable(&counting, all.clone()), all[..6]);
         assert!(!counting.counts(W, process(6).1, 5));
     }
 

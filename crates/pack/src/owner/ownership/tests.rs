@@ -12,7 +12,7 @@ use crate::ids::WorkerId;
 use crate::limits::OWN_NUMBER_SEEN_MAX;
 
 const WORKER: WorkerId = WorkerId(1);
-const HEIR: &str = "claims/0000000000000002";
+const SUCCESSOR_CLAIM: &str = "claims/0000000000000002";
 
 type Fatal = watch::Receiver<Option<String>>;
 
@@ -31,7 +31,7 @@ fn owner_of(backend: &Backend, uptime: Uptime) -> (Arc<Ownership>, Arc<Queue>, F
 }
 
 async fn take_over(backend: &Backend) {
-    assert!(backend.put_new(HEIR, Bytes::from_static(b"a claim")).await.unwrap());
+    assert!(backend.put_new(SUCCESSOR_CLAIM, Bytes::from_static(b"a claim")).await.unwrap());
 }
 
 fn questions(backend: &Backend) -> u64 {
@@ -40,7 +40,7 @@ fn questions(backend: &Backend) -> u64 {
 
 #[test]
 fn what_is_done_follows_from_what_was_seen_and_when() {
-    let known = |owned, failed: Option<Duration>| Known { owned, failed };
+    let known = |owned, failed: Option<Duration>| OwnerState { owned, failed };
     let (none, moment) = (Duration::ZERO, Duration::from_millis(1));
     let (period, most) = (OWNER_PERIOD, OWNER_UNSEEN_MAX);
     for (known, stand, due_in) in [
@@ -56,7 +56,7 @@ fn what_is_done_follows_from_what_was_seen_and_when() {
         (known(Duration::MAX, Some(most)), ServeDecision::Unanswered, none),
         (known(Duration::MAX, Some(most + moment)), ServeDecision::Unasked, none),
     ] {
-        assert_eq!((known.stand(), known.due_in()), (stand, due_in), "{known:?}");
+        assert_eq!((known.decision(), known.due_in()), (stand, due_in), "{known:?}");
     }
 }
 
@@ -90,13 +90,13 @@ async fn whoever_is_idle_asks_at_every_period_until_another_has_taken_over() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_gone_again_lets_nobody_in() {
+async fn a_withdrawn_claim_admits_nobody() {
     let backend = backend();
     let (owner, ..) = owner_of(&backend, uptime);
     take_over(&backend).await;
     let superseded = |answer| matches!(answer, Err(PackError::Superseded { .. }));
     assert!(superseded(owner.ask().await));
-    backend.remove(HEIR).await.unwrap();
+    backend.remove(SUCCESSOR_CLAIM).await.unwrap();
     assert!(superseded(owner.ask().await));
     owner.admit().await.unwrap_err();
 }
@@ -105,7 +105,7 @@ async fn a_claim_that_is_gone_again_lets_nobody_in() {
 static HOURS: AtomicU64 = AtomicU64::new(0);
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_wakes_up_asks_before_it_answers() {
+async fn a_resumed_worker_checks_ownership_before_it_answers() {
     let backend = backend();
     let night = || Duration::from_secs(3600 * HOURS.load(Ordering::Relaxed));
     let (owner, ..) = owner_of(&backend, night);
@@ -126,7 +126,7 @@ async fn a_worker_that_wakes_up_asks_before_it_answers() {
 async fn requests_are_let_in_without_a_number_and_changes_are_not() {
     let backend = backend();
     let (owner, ..) = owner_of(&backend, uptime);
-    owner.look().await.unwrap();
+    owner.refresh().await.unwrap();
     let numbers = || backend.names("incarnations");
     assert!(numbers().await.unwrap().is_empty(), "a request waits for nothing that is written");
     owner.ask().await.unwrap();
@@ -143,7 +143,7 @@ async fn of_two_processes_with_one_claim_the_earlier_answers_nothing_any_more() 
     let (second, ..) = owner_of(&backend, uptime);
     second.ask().await.unwrap();
     // The question that lets requests in finds out, and not only that of an upload.
-    assert!(matches!(first.look().await, Err(PackError::Copied { .. })));
+    assert!(matches!(first.refresh().await, Err(PackError::Copied { .. })));
     first.admit().await.unwrap_err();
     assert!(fatal.borrow().is_some());
     second.admit().await.unwrap();
@@ -159,7 +159,7 @@ async fn a_process_whose_number_was_removed_has_been_superseded_if_there_is_a_gr
     let Ok(bytes) = bytes else { panic!("it has a number") };
     backend.remove(&number(1)).await.unwrap();
     owner
-        .ask_to_begin()
+        .check_before_begin()
         .await
         .expect("it is looked at once in a while: it goes long after others came");
     tokio::time::advance(OWN_NUMBER_SEEN_MAX + Duration::from_secs(1)).await;

@@ -37,8 +37,8 @@ use crate::format::entry::Container;
 use crate::format::upload_unit::UploadUnit;
 use crate::ids::{BlobId, WorkerId};
 use crate::limits::{
-    BODIES_ASKED_MAX, BODY_LANES, BUSY_PAUSE, CALL_TIME_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
-    HANDED_ON_TO_ONE_MAX,
+    BODIES_REQUESTED_MAX, BODY_LANES, BUSY_PAUSE, CALL_TIME_MAX, FEED_WAIT_MAX,
+    HANDED_ON_SILENCE_MAX, HANDED_ON_TO_ONE_MAX,
 };
 use crate::owner::announce::Announcement;
 use crate::owner::name::WorkerName;
@@ -51,7 +51,7 @@ type Lane = Peer<WorkerService>;
 #[derive(Default)]
 pub(crate) struct Caller {
     endpoint: Option<Arc<Endpoint>>,
-    ways: Mutex<BTreeMap<WorkerName, Arc<Way>>>,
+    connections: Mutex<BTreeMap<WorkerName, Arc<PeerConnection>>>,
     /// The questions that were not answered when they were asked last, and why.
     silent: Mutex<BTreeMap<(WorkerName, What), String>>,
 }
@@ -64,7 +64,7 @@ enum What {
 }
 
 /// The connections to a worker while its claim and its address stay the same.
-struct Way {
+struct PeerConnection {
     worker: WorkerId,
     address: String,
     changes: Lane,
@@ -77,7 +77,7 @@ struct Way {
     handing: Arc<Semaphore>,
 }
 
-impl Way {
+impl PeerConnection {
     fn new(endpoint: &Arc<Endpoint>, worker: WorkerId, address: &str) -> Self {
         let lane = || Lane::new(endpoint, server_of(worker), address);
         Self {
@@ -86,7 +86,7 @@ impl Way {
             changes: lane(),
             bodies: array::from_fn(|_| lane()),
             asked: array::from_fn(|_| AtomicUsize::new(0)),
-            asking: Semaphore::new(BODIES_ASKED_MAX),
+            asking: Semaphore::new(BODIES_REQUESTED_MAX),
             handing: Arc::new(Semaphore::new(HANDED_ON_TO_ONE_MAX)),
         }
     }
@@ -192,16 +192,17 @@ impl Caller {
     }
 
     /// The connections to a worker, which are made anew when its claim or its address changed.
-    fn way(&self, told: &Announcement) -> Result<Arc<Way>, String> {
+    fn connection_to(&self, told: &Announcement) -> Result<Arc<PeerConnection>, String> {
         let endpoint = self.endpoint.as_ref().ok_or("there is no way to it")?;
         let address = told.address.as_deref().ok_or("it answers nobody")?;
-        let mut ways = self.ways.lock();
-        let is_same = |way: &&Arc<Way>| way.worker == told.worker && way.address == address;
-        if let Some(way) = ways.get(&told.name).filter(is_same) {
+        let mut connections = self.connections.lock();
+        let is_same =
+            |way: &&Arc<PeerConnection>| way.worker == told.worker && way.address == address;
+        if let Some(way) = connections.get(&told.name).filter(is_same) {
             return Ok(way.clone());
         }
-        let way = Arc::new(Way::new(endpoint, told.worker, address));
-        ways.insert(told.name.clone(), way.clone());
+        let way = Arc::new(PeerConnection::new(endpoint, told.worker, address));
+        connections.insert(told.name.clone(), way.clone());
         Ok(way)
     }
 
@@ -214,7 +215,7 @@ impl Caller {
     ) -> Result<(FeedUpdate, u64), PackError> {
         let ask = FeedRequest::Changes { worker: told.worker, asked };
         let deadline = Instant::now() + FEED_WAIT_MAX + CALL_TIME_MAX;
-        let answer = match self.way(told) {
+        let answer = match self.connection_to(told) {
             Ok(way) => {
                 let called = call(&way.changes, &ask, deadline).await;
                 called.map_err(|error| reason_of(&error))
@@ -235,7 +236,7 @@ impl Caller {
     ) -> Result<HeldBody, String> {
         let Range { start: from, end: to } = range;
         let ask = FeedRequest::Body { worker: id.worker, blob: id.seq, unit: unit.nth(), from, to };
-        let answer = match self.way(told) {
+        let answer = match self.connection_to(told) {
             Ok(way) if told.worker == id.worker => way.body(&ask).await,
             Ok(_) => Err("another directory has its name by now".to_owned()),
             Err(reason) => Err(reason),
@@ -282,7 +283,7 @@ impl Caller {
         B::Error: Into<BodyBroken>,
     {
         let endpoint = self.endpoint.as_ref().ok_or("there is no way to it")?;
-        let way = self.way(told)?;
+        let way = self.connection_to(told)?;
         let place = timeout(CALL_TIME_MAX, way.handing.clone().acquire_owned()).await;
         let place = place.map_err(|_elapsed| "too much is handed on to it".to_owned())?;
         let (mut parts, body) = request.into_parts();

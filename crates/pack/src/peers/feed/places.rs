@@ -57,7 +57,7 @@ pub(crate) enum FeedQuota {
 }
 
 /// Room that is left.
-struct Room {
+struct PlaceBudget {
     body_calls: Arc<Semaphore>,
     change_calls: Arc<Semaphore>,
     streams: Arc<Semaphore>,
@@ -65,7 +65,7 @@ struct Room {
     body_bytes: Arc<Semaphore>,
 }
 
-impl Room {
+impl PlaceBudget {
     fn of(limits: &Limits) -> Self {
         let room = |most| Arc::new(Semaphore::new(most));
         Self {
@@ -87,8 +87,8 @@ impl Room {
 
 /// The room for all, and the shares of those that use some.
 pub(crate) struct Places {
-    all: Arc<Room>,
-    shares: Mutex<BTreeMap<ServerId, Arc<Room>>>,
+    all: Arc<PlaceBudget>,
+    shares: Mutex<BTreeMap<ServerId, Arc<PlaceBudget>>>,
 }
 
 /// Something of all, and of a share.
@@ -100,8 +100,8 @@ struct Taken {
 
 /// A call or stream under way.
 pub(crate) struct Place {
-    all: Arc<Room>,
-    share: Arc<Room>,
+    all: Arc<PlaceBudget>,
+    share: Arc<PlaceBudget>,
     _taken: Taken,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Memory(Taken);
 
 impl Places {
     pub(super) fn new() -> Self {
-        Self { all: Arc::new(Room::of(&ALL)), shares: Mutex::default() }
+        Self { all: Arc::new(PlaceBudget::of(&ALL)), shares: Mutex::default() }
     }
 
     /// A place for a call; `None` if there is none now.
@@ -140,10 +140,15 @@ impl Places {
         self.enter(caller, |room| &room.streams)
     }
 
-    fn enter(&self, caller: ServerId, of: impl Fn(&Room) -> &Arc<Semaphore>) -> Option<Place> {
+    fn enter(
+        &self,
+        caller: ServerId,
+        of: impl Fn(&PlaceBudget) -> &Arc<Semaphore>,
+    ) -> Option<Place> {
         let mut shares = self.shares.lock();
         shares.retain(|_, share| Arc::strong_count(share) > 1);
-        let share = shares.entry(caller).or_insert_with(|| Arc::new(Room::of(&EACH))).clone();
+        let share =
+            shares.entry(caller).or_insert_with(|| Arc::new(PlaceBudget::of(&EACH))).clone();
         drop(shares);
         let own = of(&share).clone().try_acquire_owned().ok()?;
         let all = of(&self.all).clone().try_acquire_owned().ok()?;
@@ -208,7 +213,7 @@ mod tests {
     const OTHER: ServerId = ServerId(2);
 
     #[test]
-    fn changes_are_told_while_bodies_have_all_their_places() {
+    fn changes_are_sent_while_bodies_use_all_slots() {
         let places = Places::new();
         let callers = (0..).map(ServerId).take(ALL.body_calls / EACH.body_calls);
         let bodies: Vec<Place> = callers

@@ -252,7 +252,7 @@ impl FeedSource {
         let Some(len) = len.and_then(|len| usize::try_from(len).ok()) else {
             return refused(Refusal::Range);
         };
-        let given = if bugs::planted(Bug::BundleNotTold) { UploadUnit::SHARED } else { unit };
+        let given = if bugs::planted(Bug::BundleNotAnnounced) { UploadUnit::SHARED } else { unit };
         let Some(file) = self.spool.file(blob, given) else {
             let told = self.not_waiting(blob, unit).unwrap_or_else(|error| failed(&error));
             return Some((told, Bytes::new()));
@@ -309,7 +309,7 @@ mod tests {
     use crate::read::HeldBody;
 
     #[tokio::test]
-    async fn a_bundle_is_said_to_be_uploaded_also_when_its_blob_is_gone() {
+    async fn a_bundle_is_reported_uploaded_also_after_its_blob_was_removed() {
         let (worker, row) = (WorkerId(3), BlobRow { bytes: 9, ..BlobRow::NONE });
         let spool = Spool::new(SimDisk::new(1, 1 << 20), worker).unwrap();
         spool.start(4);

@@ -141,7 +141,7 @@ async fn a_worker_is_not_taken_for_another_claim() {
 
 /// Two claims may have one number in certificates.
 #[tokio::test]
-async fn a_call_for_another_claim_is_refused_whatever_the_certificate_says() {
+async fn a_call_that_claims_another_identity_is_refused() {
     let (told, _listener) = serving(feed()).await;
     let ours = endpoint(&secret(), CALLER);
     let lane: Peer<WorkerService> = Peer::new(&ours, server_of(WORKER), told.address.unwrap());
@@ -205,7 +205,7 @@ fn crowd(feed: &FeedSource, caller: WorkerId) -> Vec<Place> {
 }
 
 #[tokio::test]
-async fn one_that_has_its_share_hears_busy_over_a_connection_that_stays() {
+async fn a_caller_over_its_share_gets_busy_and_keeps_its_connection() {
     let feed = Arc::new(feed());
     let (told, _listener) = listening(&feed).await;
     let ours = endpoint(&secret(), CALLER);
@@ -258,7 +258,7 @@ async fn answers_in_memory(feed: &FeedSource, ask: &FeedRequest) -> Vec<Bytes> {
 }
 
 #[tokio::test]
-async fn bodies_that_wait_are_asked_for_over_as_many_connections_as_there_are() {
+async fn waiting_bodies_are_requested_over_all_connections() {
     let (feed, ask) = with_a_large_body();
     let (told, _listener) = listening(&feed).await;
     let kept = answers_in_memory(&feed, &ask).await;
@@ -359,7 +359,7 @@ fn process(changes: &[(u64, u64)]) -> (FeedSource, u64) {
 }
 
 #[tokio::test]
-async fn more_is_told_only_behind_an_entry_that_the_process_itself_has() {
+async fn changes_are_sent_only_after_an_entry_of_the_process() {
     // Of two copies of a directory one was heard through its second entry.
     let (_, len) = process(&[(10, 100), (11, 101)]);
     let (feed, len_too) = process(&[(10, 100), (11, 102), (12, 103)]);
@@ -390,7 +390,7 @@ async fn more_is_told_only_behind_an_entry_that_the_process_itself_has() {
 }
 
 #[tokio::test]
-async fn a_process_tells_nothing_once_the_place_is_another_s() {
+async fn a_process_without_ownership_serves_no_feed() {
     let backend = Backend::over(Arc::new(InMemory::new()));
     let (feed, disk) = (feed(), SimDisk::new(1, 1 << 20));
     let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));

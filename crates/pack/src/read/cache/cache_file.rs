@@ -44,7 +44,7 @@ pub(super) struct CacheSlot {
 
 /// Room for a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Reservation {
     /// Here; to be written, then shown.
     Here(CacheSlot),
     /// A segment was given up: these go to the kept ones, if their bytes are read before the next call. Ask again.
@@ -140,7 +140,7 @@ impl CacheFile {
     }
 
     /// Finds room for a piece of `len` bytes.
-    pub(super) fn room(&mut self, kind: Kind, len: u32) -> Room {
+    pub(super) fn reserve(&mut self, kind: Kind, len: u32) -> Reservation {
         assert!(u64::from(len) <= self.segment_bytes, "a piece fits a segment");
         let pieces_max = (self.segment_bytes / CACHE_PIECE_BYTES) as usize;
         if let Some(open) = self.row(kind).segments.back().copied() {
@@ -150,7 +150,7 @@ impl CacheFile {
             if fits && segment.keys.len() < pieces_max {
                 let spot = CacheSlot { at: segment_at + segment.used, len };
                 segment.used += u64::from(len);
-                return Room::Here(spot);
+                return Reservation::Here(spot);
             }
         }
         let row = self.row(kind);
@@ -158,9 +158,9 @@ impl CacheFile {
             let new = self.segments.len();
             self.segments.push(Segment::default());
             self.row(kind).segments.push_back(new);
-            return self.room(kind, len);
+            return self.reserve(kind, len);
         }
-        Room::GaveUp(self.give_up(kind))
+        Reservation::GaveUp(self.give_up(kind))
     }
 
     /// Empties the oldest segment of a kind, which becomes the open one; what of it is to be kept.
@@ -234,9 +234,9 @@ mod tests {
         let mut due = VecDeque::from([(wanted, cache_file.kind(&wanted))]);
         while let Some((key, kind)) = due.pop_front() {
             let spot = loop {
-                match cache_file.room(kind, LEN) {
-                    Room::Here(spot) => break spot,
-                    Room::GaveUp(stay) => {
+                match cache_file.reserve(kind, LEN) {
+                    Reservation::Here(spot) => break spot,
+                    Reservation::GaveUp(stay) => {
                         due.extend(stay.into_iter().map(|(key, _)| (key, Kind::Kept)));
                     }
                 }
@@ -311,9 +311,9 @@ mod tests {
         let mut cache_file = CacheFile::new(CACHE_BYTES_MIN);
         for number in 0..3 * CACHE_BYTES_MIN / CACHE_PIECE_BYTES {
             let key = key(number);
-            match cache_file.room(Kind::Trial, 1) {
-                Room::Here(spot) => cache_file.show(key, spot),
-                Room::GaveUp(_) => {}
+            match cache_file.reserve(Kind::Trial, 1) {
+                Reservation::Here(spot) => cache_file.show(key, spot),
+                Reservation::GaveUp(_) => {}
             }
         }
         assert!(cache_file.entries.len() as u64 <= CACHE_BYTES_MIN / CACHE_PIECE_BYTES);

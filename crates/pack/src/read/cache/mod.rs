@@ -21,7 +21,7 @@ use larder_env::{Disk, DiskError, DiskFile, OpenMode};
 use parking_lot::Mutex;
 
 pub(crate) use cache_file::PieceKey;
-use cache_file::{CacheFile, CacheSlot, Kind, Room};
+use cache_file::{CacheFile, CacheSlot, Kind, Reservation};
 
 use crate::counters::{Counters, count};
 use crate::format::entry::Place;
@@ -157,10 +157,10 @@ impl Cache {
         };
         while let Some((kind, key, bytes)) = due.pop_front() {
             let spot = loop {
-                let room = self.cache_file.lock().room(kind, bytes.len() as u32);
+                let room = self.cache_file.lock().reserve(kind, bytes.len() as u32);
                 match room {
-                    Room::Here(spot) => break spot,
-                    Room::GaveUp(stay) => {
+                    Reservation::Here(spot) => break spot,
+                    Reservation::GaveUp(stay) => {
                         for (key, spot) in stay {
                             let mut bytes = vec![0; spot.len as usize];
                             self.file.read_at(spot.at, &mut bytes)?;

@@ -20,8 +20,8 @@ use crate::owner::announce::Announcement;
 use crate::owner::identity::Claim;
 use crate::owner::name::{WorkerName, base};
 use crate::peers::feed::Caller;
-use crate::peers::heard::HeardLog;
 use crate::peers::index_store::{PeerIndex, PeerIndexStore};
+use crate::peers::received_log::ReceivedLog;
 use crate::peers::{Others, Reads, Sharing};
 use crate::sim::SimStore;
 use crate::sim::process::{Process, Rows};
@@ -57,7 +57,7 @@ impl Shared {
         (rows, number): (Arc<SimKv>, u64),
     ) -> Result<(PeerIndex, Option<Applied>), PackError> {
         let (index, applied) = Index::of_another(Box::new(Rows(rows)))?;
-        let heard = HeardLog::of(self.1.clone(), name, &format!("{}-{number}", worker.0))?;
+        let heard = ReceivedLog::of(self.1.clone(), name, &format!("{}-{number}", worker.0))?;
         Ok((PeerIndex { index, heard }, applied))
     }
 }
@@ -150,7 +150,7 @@ impl Machine {
         let uptime = || Duration::ZERO;
         let others = Others::new(me, root, sharing, index_store, reads, Caller::default(), uptime);
         others.announce().await.expect("nothing fails at a start");
-        others.look().await.expect("nothing fails at a start");
+        others.refresh().await.expect("nothing fails at a start");
         let (disk, rows) = (self.disk.clone(), self.rows.clone());
         let others = Some(Arc::new(others));
         let started = Process::start(self.worker, disk, rows, backend, packing, others).await;

@@ -29,7 +29,7 @@ impl World {
     /// The newest version of a key, as a worker shows it.
     pub(super) fn shows(&self, at: usize, key: &str) -> Option<Item> {
         let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
-        newest.filter(|item| !item.is_grave)
+        newest.filter(|item| !item.is_tombstone)
     }
 
     /// Returns true if somebody has the bytes of what a worker shows; then they are those that were

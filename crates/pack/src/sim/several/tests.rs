@@ -56,18 +56,18 @@ fn a_bundle_that_is_not_awaited_is_found() {
 }
 
 #[test]
-fn a_bundle_that_is_not_told_from_its_blob_is_found() {
-    is_found(Bug::BundleNotTold, SEEDS_OF_BUGS, run);
+fn a_bundle_mistaken_for_its_blob_is_found() {
+    is_found(Bug::BundleNotAnnounced, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn a_delete_that_is_forgotten_early_is_found() {
-    is_found(Bug::GraveForgottenEarly, SEEDS_OF_BUGS, run);
+    is_found(Bug::TombstoneForgottenEarly, SEEDS_OF_BUGS, run);
 }
 
 #[test]
 fn what_is_heard_and_not_kept_is_found() {
-    is_found(Bug::HeardNotKept, SEEDS_OF_BUGS, run);
+    is_found(Bug::ReceivedNotStored, SEEDS_OF_BUGS, run);
 }
 
 #[test]

@@ -77,7 +77,7 @@ struct Pending {
 #[derive(Debug, Clone, Copy)]
 struct Shown {
     rank: Rank,
-    is_grave: bool,
+    is_tombstone: bool,
 }
 
 /// Everything there is.
@@ -166,13 +166,13 @@ impl World {
             0..40 => self.ask(at),
             40..85 => self.commit(at).await,
             85..105 => self.process(at).upload(),
-            105..135 => (0..POLLS).for_each(|_| drop(self.process(at).look())),
+            105..135 => (0..POLLS).for_each(|_| drop(self.process(at).refresh())),
             135..150 => (0..POLLS).for_each(|_| drop(self.process(at).version_gc())),
             150..160 => (0..POLLS).for_each(|_| drop(self.process(at).run_maintenance())),
-            160..184 => self.hear_from_another(at),
+            160..184 => self.receive_from_another(at),
             184..190 => self.seal(at),
             190..193 => self.process(at).flush_index(),
-            193 => drop(self.store.let_one_come_late().await),
+            193 => drop(self.store.deliver_one_late().await),
             194 | 195 => self.store.catch_up(),
             196 => self.end(at, |disk| disk.kill()).await,
             197 => self.end(at, |disk| disk.crash()).await,
@@ -258,7 +258,7 @@ impl World {
                 (None, Done::Nothing) => {}
                 (_, done) => panic!("answered as {done:?}"),
             }
-            let shown = Shown { rank: told.rank, is_grave: value.is_none() };
+            let shown = Shown { rank: told.rank, is_tombstone: value.is_none() };
             if let Some(before) = self.shown[at].insert(key.clone(), shown) {
                 assert!(before.rank < told.rank, "{key} is put below what was shown: {before:?}");
             }
@@ -267,16 +267,16 @@ impl World {
     }
 
     /// The put or delete that a worker itself has of a key: its version, or its tombstone.
-    fn own(&self, at: usize, key: &str, is_grave: bool) -> Option<Answered> {
+    fn own(&self, at: usize, key: &str, is_tombstone: bool) -> Option<Answered> {
         let index = &self.machines[at].process.as_ref()?.index;
-        let name = if is_grave { hidden::tombstones(&bucket()) } else { bucket() };
+        let name = if is_tombstone { hidden::tombstones(&bucket()) } else { bucket() };
         let key = ObjectKey::new(key).unwrap();
         let version = index.version(index.bucket_id(&name)?, &key).unwrap()?;
-        Some(told(&version, is_grave))
+        Some(told(&version, is_tombstone))
     }
 
     /// A worker is told what another has not uploaded; perhaps only a part of it comes.
-    fn hear_from_another(&mut self, at: usize) {
+    fn receive_from_another(&mut self, at: usize) {
         let from = self.rng.below(MACHINES) as usize;
         let teller = self.machines[from].process.as_ref().expect("a process runs");
         let name = self.machines[from].name.clone();
@@ -303,7 +303,7 @@ impl World {
         }
         // A look that is under way goes before it, and answers of the store that do not come are no matter: it is told
         // again, or found in the bucket.
-        let mut taking = std::pin::pin!(others.take_heard(&peer, &known, heard));
+        let mut taking = std::pin::pin!(others.take_received(&peer, &known, heard));
         let _again = (0..POLLS).find_map(|_| poll(taking.as_mut()));
     }
 
@@ -381,7 +381,7 @@ impl World {
                 let is_deleted = |shown: Shown| {
                     let history = self.history.get(&key).into_iter().flatten();
                     let mut later = history.filter(|told| told.rank > shown.rank && !told.is_lost);
-                    shown.is_grave || later.any(|told| told.value.is_none())
+                    shown.is_tombstone || later.any(|told| told.value.is_none())
                 };
                 assert!(
                     before.is_none_or(is_deleted),
@@ -389,7 +389,7 @@ impl World {
                 );
                 continue;
             };
-            let now = told(&item.version, item.is_grave);
+            let now = told(&item.version, item.is_tombstone);
             let history = self.history.get(&key).into_iter().flatten();
             let known = history.into_iter().find(|told| told.rank == now.rank);
             let known = known.unwrap_or_else(|| panic!("{name} shows {key} as nobody put it"));
@@ -402,7 +402,7 @@ impl World {
             if let Some(before) = before {
                 assert!(before.rank <= now.rank, "{name} shows {key} older than before");
             }
-            self.shown[at].insert(key, Shown { rank: now.rank, is_grave: item.is_grave });
+            self.shown[at].insert(key, Shown { rank: now.rank, is_tombstone: item.is_tombstone });
         }
     }
 
@@ -432,7 +432,7 @@ impl World {
             self.end(at, |disk| disk.kill()).await;
         }
         self.store.set_calm(true);
-        while self.store.let_one_come_late().await {}
+        while self.store.deliver_one_late().await {}
         self.store.catch_up();
         let mut left = BTreeSet::new();
         for round in 0..ROUNDS_MAX {
@@ -466,7 +466,7 @@ impl World {
         for at in 0..self.machines.len() {
             for key in self.history.keys() {
                 let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
-                let now = newest.map(|item| told(&item.version, item.is_grave));
+                let now = newest.map(|item| told(&item.version, item.is_tombstone));
                 let value = expected.get(key).and_then(|told| told.value);
                 let name = &self.machines[at].name;
                 assert_eq!(now.and_then(|told| told.value), value, "{key} as {name} shows it");
@@ -477,7 +477,7 @@ impl World {
     /// A machine does all that it has to do.
     async fn rest(&mut self, at: usize) {
         for _ in 0..60 {
-            if self.process(at).look().is_some() {
+            if self.process(at).refresh().is_some() {
                 break;
             }
         }
@@ -537,13 +537,13 @@ impl World {
     }
 }
 
-pub(super) fn told(version: &PackedVersion, is_grave: bool) -> Answered {
+pub(super) fn told(version: &PackedVersion, is_tombstone: bool) -> Answered {
     let ETag::Md5(etag) = version.metax.etag else { panic!("no parts here") };
     let value = (u128::from_le_bytes(etag) >> 64) as u64;
     let rank = (version.metax.clock, WorkerId(version.op.view.0));
     let Content::Run(place) = &version.content else { panic!("no parts here") };
     let (blob, _) = UploadUnit::of(place.container).expect("nothing is large here");
-    Answered { rank, value: (!is_grave).then_some(value), blob, is_lost: false }
+    Answered { rank, value: (!is_tombstone).then_some(value), blob, is_lost: false }
 }
 
 fn visit(index: &Index, name: &BucketName, visit: &mut dyn FnMut(String, PackedVersion)) {

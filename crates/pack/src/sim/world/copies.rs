@@ -29,7 +29,7 @@ pub(in crate::sim) struct Outcomes {
     /// A copy became the owner.
     pub(in crate::sim) took_over: u64,
     /// The original was started once more, and became the owner again.
-    pub(in crate::sim) came_back: u64,
+    pub(in crate::sim) restored_copies: u64,
 }
 
 impl World {
@@ -67,7 +67,7 @@ impl World {
             match self.rng.below(6) {
                 0 => self.ask().await,
                 1 => self.seal(),
-                2 => drop(self.store.let_one_come_late().await),
+                2 => drop(self.store.deliver_one_late().await),
                 3 => self.process().upload_unless_ended(),
                 _ => self.commit().await,
             }
@@ -122,7 +122,7 @@ impl World {
             match self.rng.below(7) {
                 0 => self.process().upload_unless_ended(),
                 1 | 2 => second.upload_unless_ended(),
-                3 => drop(self.store.let_one_come_late().await),
+                3 => drop(self.store.deliver_one_late().await),
                 4 => drop(second.commit()),
                 5 if !self.process().owner.status().superseded => self.commit().await,
                 6 if !self.process().owner.status().superseded => self.seal(),
@@ -182,7 +182,7 @@ impl World {
         }
         self.store.set_late(None);
         for _ in 0..self.rng.below(4) {
-            self.store.let_one_come_late().await;
+            self.store.deliver_one_late().await;
         }
     }
 
@@ -207,7 +207,7 @@ impl World {
                 self.settle().await;
                 self.compare().await;
                 self.is_counted(of_copy).await;
-                self.tell(|outcomes| outcomes.came_back += 1);
+                self.tell(|outcomes| outcomes.restored_copies += 1);
             }
             Err(crate::error::PackError::OlderCopy { .. }) => {
                 // The copy has gone another way, and both directories are given up: what counts is found again.

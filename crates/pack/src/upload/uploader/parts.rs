@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, BackendUpload, Source};
 use crate::error::PackError;
-use crate::limits::{FRUITLESS_TRIES_MAX, PART_BYTES, PARTS_UNDER_WAY_MAX};
+use crate::limits::{FRUITLESS_TRIES_MAX, PART_BYTES, PARTS_IN_FLIGHT_MAX};
 
 /// The upload of one unit, from try to try.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl PartsUpload {
         let Err(error) = self.all(backend, &mut upload, source).await else { return Ok(()) };
         upload.settle().await;
         self.fruitless = if upload.parts_done() > before { 0 } else { self.fruitless + 1 };
-        if upload.can_go_on() && self.fruitless < FRUITLESS_TRIES_MAX {
+        if upload.can_resume() && self.fruitless < FRUITLESS_TRIES_MAX {
             self.upload = Some(upload);
         }
         Err(error)
@@ -54,7 +54,7 @@ impl PartsUpload {
             let part = number * step..((number + 1) * step).min(source.len());
             let pieces = source.read(part).await?;
             // Fewer at once while the backend, or the way there, is slow.
-            let at_once = PARTS_UNDER_WAY_MAX.min(backend.uploads_max() as usize);
+            let at_once = PARTS_IN_FLIGHT_MAX.min(backend.uploads_max() as usize);
             upload.send(number as usize, pieces, at_once).await?;
         }
         upload.finish_with(|| self.is_whole = true).await

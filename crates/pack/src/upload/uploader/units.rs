@@ -36,7 +36,7 @@ impl WholeUploadBackoff {
         self.in_parts == 0
     }
 
-    fn came_through(&mut self) {
+    fn whole_upload_succeeded(&mut self) {
         *self = Self::default();
     }
 
@@ -191,7 +191,7 @@ async fn all_is_there(
                 add(&backend.counters().uploaded_bytes, bound.unit.bytes());
                 match (bound.is_urgent)() {
                     true => whole_upload.was_too_slow(),
-                    false => whole_upload.came_through(),
+                    false => whole_upload.whole_upload_succeeded(),
                 }
             }
             Ok(true)

@@ -42,30 +42,34 @@ impl CopyReport {
 #[derive(Debug)]
 pub(super) struct Copies {
     since_ms: u64,
-    said: BTreeMap<ServerId, CopyReport>,
+    reports: BTreeMap<ServerId, CopyReport>,
 }
 
 impl Copies {
     /// The state of a manager that leads from now on.
     pub(super) fn new(now_ms: u64) -> Self {
-        Self { since_ms: now_ms, said: BTreeMap::new() }
+        Self { since_ms: now_ms, reports: BTreeMap::new() }
     }
 
     /// A server says what it has to copy; returns its turn.
-    fn hear(&mut self, now_ms: u64, server: ServerId, need: CopyNeed) -> Option<CopyTurn> {
-        self.said.retain(|_, said| now_ms < said.at_ms + COPY_NEED_MS);
-        let still_ms = self.said.get(&server).map_or(0, |before| before.still_until(now_ms, need));
-        self.said.insert(server, CopyReport { need, at_ms: now_ms, still_ms });
+    fn receive(&mut self, now_ms: u64, server: ServerId, need: CopyNeed) -> Option<CopyTurn> {
+        self.reports.retain(|_, reports| now_ms < reports.at_ms + COPY_NEED_MS);
+        let still_ms =
+            self.reports.get(&server).map_or(0, |before| before.still_until(now_ms, need));
+        self.reports.insert(server, CopyReport { need, at_ms: now_ms, still_ms });
         (now_ms >= self.since_ms + COPY_NEED_MS).then(|| self.turn(need))
     }
 
     fn turn(&self, own: CopyNeed) -> CopyTurn {
-        let moving = self.said.values().filter(|it| it.still_ms < COPY_STUCK_MS);
-        let moving: Vec<CopyNeed> = moving.map(|said| said.need).collect();
+        let moving = self.reports.values().filter(|it| it.still_ms < COPY_STUCK_MS);
+        let moving: Vec<CopyNeed> = moving.map(|reports| reports.need).collect();
         let first = moving.iter().map(|need| need.priority).min();
         let upto = first.unwrap_or(own.priority);
-        let all: u64 =
-            self.said.values().map(|said| said.need.bytes_per_s).fold(0, u64::saturating_add);
+        let all: u64 = self
+            .reports
+            .values()
+            .map(|reports| reports.need.bytes_per_s)
+            .fold(0, u64::saturating_add);
         let sharers = moving.iter().filter(|need| need.priority <= upto).count() as u64;
         let bytes_per_s = match own.priority <= upto {
             true => (all / sharers.max(1)).max(own.bytes_per_s),
@@ -87,7 +91,7 @@ impl StepContext<'_> {
         if !is_meta || need.priority < CopyPriority::FIRST {
             return;
         }
-        if let Some(turn) = self.leading.copies.hear(self.now_ms, server, need) {
+        if let Some(turn) = self.leading.copies.receive(self.now_ms, server, need) {
             self.tell(server, ManagerMessage::CopyTurn { boot, sent_ms, turn });
         }
     }

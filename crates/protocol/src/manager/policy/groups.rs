@@ -199,8 +199,8 @@ impl StepContext<'_> {
         match step {
             PgStep::AddLearner(server) => {
                 // A silent server will be down soon, though the map has it up.
-                let is_heard = self.leading.healths.is_heard(server, self.now_ms);
-                if is_heard && self.leading.moving.len() < PG_MOVES_MAX {
+                let is_alive = self.leading.healths.is_alive(server, self.now_ms);
+                if is_alive && self.leading.moving.len() < PG_MOVES_MAX {
                     self.leading.moving.insert(pg);
                     self.leading.caught_up.remove(&(pg, server));
                     self.propose(Subject::Pg(pg), Command::AddLearner(pg, server));
@@ -225,7 +225,7 @@ impl StepContext<'_> {
     }
 
     /// Sends the view to members and learners that have not acknowledged it in their run.
-    pub(super) fn tell_view(&mut self, pg: PgId) {
+    pub(super) fn send_view(&mut self, pg: PgId) {
         let Some(record) = self.map.pg(pg).filter(|record| record.view > View(0)) else { return };
         let (view, told) = self.leading.told.entry(pg).or_default();
         if *view != record.view {
@@ -253,7 +253,13 @@ impl StepContext<'_> {
         }
     }
 
-    pub(super) fn was_told(&mut self, server: ServerId, boot: BootId, pg: PgId, view: View) {
+    pub(super) fn view_acknowledged(
+        &mut self,
+        server: ServerId,
+        boot: BootId,
+        pg: PgId,
+        view: View,
+    ) {
         if let Some((known, told)) = self.leading.told.get_mut(&pg)
             && *known == view
         {

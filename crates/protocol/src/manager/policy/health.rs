@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use larder_types::{BootId, ServerId};
 
 use crate::limits::{
-    FLAP_FORGET_MS, LATE_LOOK_MS, LATE_LOOKS_MAX, LOST_MS, PRESENCE_BEAT_MS,
+    FLAP_FORGET_MS, LATE_CHECK_MS, LATE_CHECKS_MAX, LOST_MS, PRESENCE_BEAT_MS,
     PROBATION_DOUBLINGS_MAX, PROBATION_MS, SILENT_MS,
 };
 
@@ -14,7 +14,7 @@ use crate::limits::{
 struct Health {
     heard_ms: u64,
     /// The manager's own stalls since then, which do not count as the server's silence.
-    late_looks: u32,
+    late_checks: u32,
     boot: Option<BootId>,
     up_since_ms: u64,
     down_since_ms: Option<u64>,
@@ -30,7 +30,7 @@ pub(super) type FollowerHeartbeats = BTreeMap<ServerId, u64>;
 pub(super) struct Healths {
     since_ms: u64,
     /// Late looks, for which it counts as later.
-    late_looks: u32,
+    late_checks: u32,
     looked_ms: u64,
     servers: BTreeMap<ServerId, Health>,
 }
@@ -42,7 +42,7 @@ impl Healths {
     /// for longer than one may be reaches only others, so its silence here proves nothing.
     pub(super) fn new(now_ms: u64, overheard: &FollowerHeartbeats, managers: usize) -> Self {
         let mut healths =
-            Self { since_ms: now_ms, late_looks: 0, looked_ms: now_ms, servers: BTreeMap::new() };
+            Self { since_ms: now_ms, late_checks: 0, looked_ms: now_ms, servers: BTreeMap::new() };
         let turn_ms = managers.saturating_sub(1) as u64 * PRESENCE_BEAT_MS;
         let away_ms =
             overheard.values().max().map_or(0, |latest_ms| now_ms.saturating_sub(*latest_ms));
@@ -60,18 +60,18 @@ impl Healths {
     /// reach it.
     pub(super) fn look(&mut self, now_ms: u64) {
         let late_ms = now_ms.saturating_sub(std::mem::replace(&mut self.looked_ms, now_ms));
-        if late_ms <= LATE_LOOK_MS {
+        if late_ms <= LATE_CHECK_MS {
             return;
         }
-        let lend = |heard_ms: &mut u64, late_looks: &mut u32| {
-            if *late_looks < LATE_LOOKS_MAX {
-                *late_looks += 1;
+        let lend = |heard_ms: &mut u64, late_checks: &mut u32| {
+            if *late_checks < LATE_CHECKS_MAX {
+                *late_checks += 1;
                 *heard_ms = (*heard_ms + late_ms).min(now_ms);
             }
         };
-        lend(&mut self.since_ms, &mut self.late_looks);
+        lend(&mut self.since_ms, &mut self.late_checks);
         for health in self.servers.values_mut() {
-            lend(&mut health.heard_ms, &mut health.late_looks);
+            lend(&mut health.heard_ms, &mut health.late_checks);
         }
     }
 
@@ -79,7 +79,7 @@ impl Healths {
         let since_ms = self.since_ms;
         self.servers.entry(server).or_insert(Health {
             heard_ms: since_ms,
-            late_looks: 0,
+            late_checks: 0,
             boot: None,
             up_since_ms: since_ms,
             down_since_ms: None,
@@ -89,9 +89,9 @@ impl Healths {
     }
 
     /// A server was heard of, in this run.
-    pub(super) fn heard(&mut self, server: ServerId, boot: BootId, now_ms: u64) {
+    pub(super) fn note_heartbeat(&mut self, server: ServerId, boot: BootId, now_ms: u64) {
         let health = self.entry(server);
-        (health.heard_ms, health.late_looks) = (now_ms, 0);
+        (health.heard_ms, health.late_checks) = (now_ms, 0);
         let comes_back = health.down_since_ms.take().is_some();
         let restarted = health.boot.is_some_and(|known| known != boot);
         health.boot = Some(boot);
@@ -116,7 +116,7 @@ impl Healths {
     }
 
     /// Returns true if at least one of its last two heartbeats arrived.
-    pub(super) fn is_heard(&self, server: ServerId, now_ms: u64) -> bool {
+    pub(super) fn is_alive(&self, server: ServerId, now_ms: u64) -> bool {
         let heard = |health: &Health| {
             health.boot.is_some() && now_ms < health.heard_ms + 2 * PRESENCE_BEAT_MS
         };
@@ -161,11 +161,11 @@ mod tests {
     #[test]
     fn a_return_counts_once_however_long_the_map_takes_to_show_it() {
         let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
-        healths.heard(SERVER, BOOT, 0);
+        healths.note_heartbeat(SERVER, BOOT, 0);
         healths.down(SERVER, SILENT_MS);
         let back_ms = 2 * SILENT_MS;
         for now_ms in back_ms..back_ms + 10 {
-            healths.heard(SERVER, BOOT, now_ms);
+            healths.note_heartbeat(SERVER, BOOT, now_ms);
             // The map still has it as down.
             healths.down(SERVER, now_ms);
         }
@@ -180,14 +180,14 @@ mod tests {
         assert!(healths.is_lost(SERVER, LOST_MS));
         for turn in 1..=3 {
             let now_ms = turn * 2 * SILENT_MS;
-            healths.heard(SERVER, BOOT, now_ms);
+            healths.note_heartbeat(SERVER, BOOT, now_ms);
             assert_eq!(healths.is_settled(SERVER, now_ms), turn < 2, "return {turn}");
             healths.down(SERVER, now_ms + SILENT_MS);
         }
     }
 
     #[test]
-    fn a_new_leader_knows_who_fell_silent_with_the_one_before() {
+    fn a_new_leader_counts_silence_from_before_its_term() {
         let (died, lives, unknown) = (SERVER, ServerId(4), ServerId(5));
         let (heard_ms, elected_ms) = (10_000, 11_000);
         let overheard = FollowerHeartbeats::from([(died, heard_ms), (lives, elected_ms)]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_that_was_away_itself_takes_nobody_for_silent() {
+    fn a_new_leader_that_was_away_declares_no_server_silent() {
         let overheard = FollowerHeartbeats::from([(SERVER, 80_000), (ServerId(4), 80_200)]);
         let healths = Healths::new(90_000, &overheard, 3);
         assert!(!healths.is_silent(SERVER, 90_000 + SILENT_MS - 1));
@@ -224,9 +224,9 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_stood_still_takes_nobody_for_silent() {
+    fn a_stalled_manager_declares_no_server_silent() {
         let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
-        healths.heard(SERVER, BOOT, 0);
+        healths.note_heartbeat(SERVER, BOOT, 0);
         for now_ms in (0..=SERVER_BEAT_MS).step_by(50) {
             healths.look(now_ms);
         }
@@ -243,20 +243,20 @@ mod tests {
     #[test]
     fn a_manager_that_is_late_all_the_time_finds_a_server_down() {
         let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
-        healths.heard(SERVER, BOOT, 0);
-        let mut looks = (0..).step_by(LATE_LOOK_MS as usize + 1);
+        healths.note_heartbeat(SERVER, BOOT, 0);
+        let mut looks = (0..).step_by(LATE_CHECK_MS as usize + 1);
         let found_ms = looks.find(|now_ms| {
             healths.look(*now_ms);
             healths.is_silent(SERVER, *now_ms) && healths.is_silent(ServerId(4), *now_ms)
         });
-        let latest_ms = SILENT_MS + u64::from(LATE_LOOKS_MAX + 1) * (LATE_LOOK_MS + 1);
+        let latest_ms = SILENT_MS + u64::from(LATE_CHECKS_MAX + 1) * (LATE_CHECK_MS + 1);
         assert!(found_ms.is_some_and(|ms| ms > SILENT_MS && ms <= latest_ms), "{found_ms:?}");
     }
 
     #[test]
     fn one_that_stands_still_for_a_moment_is_not_taken_for_down() {
         let mut healths = Healths::new(0, &FollowerHeartbeats::new(), 3);
-        healths.heard(SERVER, BOOT, 0);
+        healths.note_heartbeat(SERVER, BOOT, 0);
         assert!(!healths.is_silent(SERVER, PRESENCE_BEAT_MS + STALL_MS));
     }
 }

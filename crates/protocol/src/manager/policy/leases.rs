@@ -26,7 +26,7 @@ struct Renewal {
 #[derive(Debug)]
 struct Question {
     ticket: Ticket,
-    asked_ms: u64,
+    requested_ms: u64,
     /// Renewals that came before.
     renewals: Vec<Renewal>,
 }
@@ -52,16 +52,16 @@ pub(super) struct Leases {
 
 /// Until when leases may hold that leaders before one who is elected now granted: for [`LEASE_MS`], if they were of earlier
 /// releases. None of these led since the one before it did, if that one grants leases as this release does.
-pub(in crate::manager) fn inherited_until_ms(now_ms: u64, brief_since_ms: Option<u64>) -> u64 {
-    let of_any_ms = brief_since_ms.map_or(now_ms, |since_ms| since_ms.min(now_ms)) + LEASE_MS;
+pub(in crate::manager) fn inherited_until_ms(now_ms: u64, shortened_since_ms: Option<u64>) -> u64 {
+    let of_any_ms = shortened_since_ms.map_or(now_ms, |since_ms| since_ms.min(now_ms)) + LEASE_MS;
     of_any_ms.max(now_ms + LEASE_GRANTED_MS) + LEASE_DRIFT_MS
 }
 
 impl Leases {
     /// The leases of a manager that leads from now on.
-    pub(super) fn new(now_ms: u64, brief_since_ms: Option<u64>) -> Self {
+    pub(super) fn new(now_ms: u64, shortened_since_ms: Option<u64>) -> Self {
         Self {
-            inherited_until_ms: inherited_until_ms(now_ms, brief_since_ms),
+            inherited_until_ms: inherited_until_ms(now_ms, shortened_since_ms),
             until_ms: BTreeMap::new(),
             renewed: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
@@ -76,7 +76,7 @@ impl Leases {
     /// manager without followers may be isolated, and its successor commits what it proposes: it must not declare
     /// servers down.
     pub(super) fn is_followed(&self, now_ms: u64) -> bool {
-        let is_late = |question: &Question| now_ms >= question.asked_ms + CONFIRM_MS_MAX;
+        let is_late = |question: &Question| now_ms >= question.requested_ms + CONFIRM_MS_MAX;
         !self.question.as_ref().is_some_and(is_late)
     }
 
@@ -161,9 +161,9 @@ impl StepContext<'_> {
             return;
         }
         leases.is_urgent = false;
-        let (ticket, asked_ms) = (self.ticket(), self.now_ms);
+        let (ticket, requested_ms) = (self.ticket(), self.now_ms);
         let renewals = std::mem::take(&mut self.leading.leases.waiting);
-        self.leading.leases.question = Some(Question { ticket, asked_ms, renewals });
+        self.leading.leases.question = Some(Question { ticket, requested_ms, renewals });
         self.out.push(PolicyEffect::Confirm(ticket));
     }
 
@@ -172,8 +172,8 @@ impl StepContext<'_> {
         let Some(question) = leases.question.take_if(|question| question.ticket == ticket) else {
             return;
         };
-        let Question { asked_ms, renewals, .. } = question;
-        leases.confirmed_ms = asked_ms;
+        let Question { requested_ms, renewals, .. } = question;
+        leases.confirmed_ms = requested_ms;
         for Renewal { server, boot, from_ms, mut granted } in renewals {
             // One that was withdrawn since is waited out like any other: it counts from when its renewal came.
             granted.retain(|pg| self.may_lease(server, boot, *pg));
@@ -190,8 +190,8 @@ mod tests {
     use super::*;
 
     /// Milliseconds for which one that is elected now waits out leases of leaders before.
-    fn waits_ms(now_ms: u64, brief_since_ms: Option<u64>) -> u64 {
-        inherited_until_ms(now_ms, brief_since_ms) - now_ms
+    fn waits_ms(now_ms: u64, shortened_since_ms: Option<u64>) -> u64 {
+        inherited_until_ms(now_ms, shortened_since_ms) - now_ms
     }
 
     #[test]

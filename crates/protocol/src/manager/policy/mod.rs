@@ -60,7 +60,7 @@ pub(in crate::manager) use leases::inherited_until_ms;
 use marks::Marks;
 pub use message::{HAS_MOST, ManagerMessage, RunStart, ServerMessage};
 use partitions::PartitionReports;
-use quiescence::{Quiescence, ends_rest};
+use quiescence::{Quiescence, ends_quiescence};
 use targets::Targets;
 use versions::Spoke;
 use volumes_by_group::VolumesByGroup;
@@ -71,7 +71,7 @@ pub enum PolicyEvent {
     /// This manager leads.
     Elected {
         /// As [`QuorumEffect::Elected`](crate::manager::quorum::QuorumEffect::Elected) says.
-        brief_since_ms: Option<u64>,
+        shortened_since_ms: Option<u64>,
     },
     /// It does not any more.
     Deposed,
@@ -225,7 +225,7 @@ impl Policy {
         out: &mut Vec<PolicyEffect>,
     ) {
         match event {
-            PolicyEvent::Elected { brief_since_ms } => {
+            PolicyEvent::Elected { shortened_since_ms } => {
                 let overheard = std::mem::take(&mut self.overheard);
                 let manages = |server: &&ServerRecord| {
                     let is_there = matches!(server.state, ServerState::Up | ServerState::Down);
@@ -234,7 +234,7 @@ impl Policy {
                 let managers = map.servers.values().filter(manages).count();
                 self.leading = Some(Leading {
                     healths: Healths::new(now_ms, &overheard, managers),
-                    leases: Leases::new(now_ms, brief_since_ms),
+                    leases: Leases::new(now_ms, shortened_since_ms),
                     proposals: BTreeMap::new(),
                     under_way: BTreeSet::new(),
                     told: BTreeMap::new(),
@@ -295,11 +295,11 @@ impl Policy {
             planted: self.planted,
             out,
         };
-        if ends_rest(&event) {
+        if ends_quiescence(&event) {
             turn.leading.rest = None;
         }
         match event {
-            PolicyEvent::From(server, message) => turn.hear(server, message),
+            PolicyEvent::From(server, message) => turn.receive(server, message),
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
             PolicyEvent::Confirmed(ticket) => turn.confirmed(ticket),
             PolicyEvent::Spoke(server, boot, version) => turn.spoke(server, boot, version),
@@ -354,7 +354,7 @@ impl StepContext<'_> {
         match (subject, applied) {
             (_, None | Some(Err(_))) => {}
             (Subject::Pg(pg), Some(Ok(_))) => {
-                self.tell_view(pg);
+                self.send_view(pg);
                 self.decide_group(pg);
             }
             (_, Some(Ok(Outcome::Lv(lv)))) => self.make_pvs(lv),
@@ -387,7 +387,7 @@ impl StepContext<'_> {
         map.map(|(server, _)| *server).collect::<Vec<_>>().into_iter()
     }
 
-    fn hear(&mut self, server: ServerId, message: ServerMessage) {
+    fn receive(&mut self, server: ServerId, message: ServerMessage) {
         let Some(record) = self.map.servers.get(&server) else { return };
         if record.state == ServerState::Removed {
             return;
@@ -419,11 +419,11 @@ impl StepContext<'_> {
                     self.activate((server, boot), pg, view);
                 }
             }
-            ServerMessage::Told(boot, pg, view) => self.was_told(server, boot, pg, view),
+            ServerMessage::Told(boot, pg, view) => self.view_acknowledged(server, boot, pg, view),
             ServerMessage::Active(boot, pg, view) => {
                 if boot == known && self.leads(server, pg, view) {
                     self.activate((server, boot), pg, view);
-                    self.tell_volumes(pg);
+                    self.send_volumes(pg);
                 }
             }
             ServerMessage::CaughtUp(pg, view, learner) => {
@@ -479,7 +479,7 @@ impl StepContext<'_> {
 
     /// A run says that it has begun, and may be named.
     fn started(&mut self, server: ServerId, (boot, addresses, has): RunStart) {
-        self.leading.healths.heard(server, boot, self.now_ms);
+        self.leading.healths.note_heartbeat(server, boot, self.now_ms);
         let record = &self.map.servers[&server];
         if (record.boot, record.state) != (boot, ServerState::Up) || record.addresses != addresses {
             let command = Command::ServerStarted(server, boot, addresses, has);
@@ -488,7 +488,7 @@ impl StepContext<'_> {
     }
 
     fn heartbeat(&mut self, server: ServerId, boot: larder_types::BootId) {
-        self.leading.healths.heard(server, boot, self.now_ms);
+        self.leading.healths.note_heartbeat(server, boot, self.now_ms);
         let record = &self.map.servers[&server];
         if record.boot != boot || record.state != ServerState::Up {
             self.tell(server, ManagerMessage::WhoAreYou);
@@ -509,9 +509,9 @@ impl StepContext<'_> {
     fn tick(&mut self) {
         self.leading.healths.look(self.now_ms);
         self.ask();
-        self.look_at_servers();
+        self.check_servers();
         self.leading.partition_reports.forget_old(self.now_ms);
-        self.look_at_groups();
+        self.check_groups();
         // A disk that joins may be what puts wait for.
         let joined = std::mem::replace(&mut self.leading.disks_before, self.map.next.disk);
         let is_due = self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS;
@@ -537,14 +537,14 @@ impl StepContext<'_> {
         self.count_moves();
         for pg in (0..self.map.pgs.len() as u32).map(PgId) {
             self.decide_group(pg);
-            self.tell_view(pg);
+            self.send_view(pg);
         }
         self.make_missing_pvs();
     }
 
     /// Has servers that are silent taken for down, and closes the sessions of proxies that have been down for long: one that
     /// only stood still finds its session again.
-    fn look_at_servers(&mut self) {
+    fn check_servers(&mut self) {
         let is_followed = self.leading.leases.is_followed(self.now_ms);
         for (&server, record) in &self.map.servers {
             let healths = &mut self.leading.healths;

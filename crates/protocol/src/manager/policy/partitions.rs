@@ -20,20 +20,20 @@ struct PrimaryReport {
 /// The messages of primaries of late.
 #[derive(Debug, Default)]
 pub(super) struct PartitionReports {
-    said: BTreeMap<PgId, PrimaryReport>,
+    reports: BTreeMap<PgId, PrimaryReport>,
     /// Servers that a PG does without, until when.
     left_out: BTreeMap<(PgId, ServerId), u64>,
 }
 
 impl PartitionReports {
     pub(super) fn forget_old(&mut self, now_ms: u64) {
-        self.said.retain(|_, said| said.until_ms > now_ms);
+        self.reports.retain(|_, reports| reports.until_ms > now_ms);
         self.left_out.retain(|_, until_ms| *until_ms > now_ms);
     }
 
     /// Returns true if no primary said anything that still counts.
     pub(super) fn is_empty(&self) -> bool {
-        self.said.is_empty() && self.left_out.is_empty()
+        self.reports.is_empty() && self.left_out.is_empty()
     }
 
     /// Returns true if a server was left out of a PG's view a while ago: where it comes and goes the others are not held up
@@ -48,12 +48,12 @@ impl StepContext<'_> {
     pub(super) fn unheard(&mut self, pg: PgId, view: View, unheard: Vec<ServerId>) {
         // Said again at each beat, as long as it is so.
         let until_ms = self.now_ms + 2 * SERVER_BEAT_MS;
-        let said = PrimaryReport { view, unheard: unheard.into_iter().collect(), until_ms };
-        self.leading.partition_reports.said.insert(pg, said);
+        let reports = PrimaryReport { view, unheard: unheard.into_iter().collect(), until_ms };
+        self.leading.partition_reports.reports.insert(pg, reports);
         let Some(record) = self.map.pg(pg) else { return };
         for server in self.partition_reports(pg, record) {
             // One that this manager does not hear either is about to be found down, and may come back at once.
-            if self.leading.healths.is_heard(server, self.now_ms) {
+            if self.leading.healths.is_alive(server, self.now_ms) {
                 self.leading
                     .partition_reports
                     .left_out
@@ -66,14 +66,15 @@ impl StepContext<'_> {
     /// Members that the next view excludes: those that the primary cannot reach. If it reaches too few, the primary
     /// itself, as long as this manager reaches enough of the others.
     pub(super) fn partition_reports(&self, pg: PgId, record: &PgRecord) -> BTreeSet<ServerId> {
-        let lately =
-            |said: &&PrimaryReport| said.view == record.view && said.until_ms > self.now_ms;
-        let Some(said) = self.leading.partition_reports.said.get(&pg).filter(lately) else {
+        let lately = |reports: &&PrimaryReport| {
+            reports.view == record.view && reports.until_ms > self.now_ms
+        };
+        let Some(reports) = self.leading.partition_reports.reports.get(&pg).filter(lately) else {
             return BTreeSet::new();
         };
-        let hears = |s: &&ServerId| self.map.is_up(**s) && !said.unheard.contains(s);
+        let hears = |s: &&ServerId| self.map.is_up(**s) && !reports.unheard.contains(s);
         if record.members.iter().filter(hears).count() >= self.rules().min_members {
-            return said.unheard.clone();
+            return reports.unheard.clone();
         }
         // A view without the primary needs the others. Those that this manager does not hear either are about to be found
         // down. The primary is all that is left, and could not come back into a view that was begun without it.
@@ -81,7 +82,7 @@ impl StepContext<'_> {
         let go_on = |s: &&ServerId| {
             Some(**s) != primary
                 && self.map.is_up(**s)
-                && self.leading.healths.is_heard(**s, self.now_ms)
+                && self.leading.healths.is_alive(**s, self.now_ms)
         };
         let others = record.members.iter().filter(go_on).count();
         primary.filter(|_| others >= self.rules().min_members).into_iter().collect()

@@ -8,19 +8,19 @@
 //! 1. An examination that proposed, sent or waits for anything is followed by another at the next tick.
 //! 2. An examination depends on the map, on reports and proposals, on the servers' heartbeats, and on timers. A change
 //!    of the first three ends quiescence; there is none while a timer runs.
-//! 3. As a safeguard, quiescence ends after [`REST_MS_MAX`].
+//! 3. As a safeguard, quiescence ends after [`QUIESCENT_MS_MAX`].
 
 use larder_types::ServerId;
 
 use super::{PolicyEvent, ServerMessage, StepContext};
-use crate::limits::REST_MS_MAX;
+use crate::limits::QUIESCENT_MS_MAX;
 use crate::manager::state::MapVersion;
 
 /// The standing of a server by what was heard of it: what time alone may change.
 #[derive(Debug, PartialEq, Eq)]
 struct Condition {
     server: ServerId,
-    is_heard: bool,
+    is_alive: bool,
     is_settled: bool,
     is_lost: bool,
 }
@@ -35,7 +35,7 @@ pub(super) struct Quiescence {
 
 /// Returns true for events that can change the outcome of examining the groups. Beats cannot, as they only show a
 /// server's condition; nor can events that are handled at once.
-pub(super) fn ends_rest(event: &PolicyEvent) -> bool {
+pub(super) fn ends_quiescence(event: &PolicyEvent) -> bool {
     match event {
         PolicyEvent::From(_, said) => !matches!(
             said,
@@ -52,10 +52,10 @@ pub(super) fn ends_rest(event: &PolicyEvent) -> bool {
 
 impl StepContext<'_> {
     /// Looks at all groups, unless they rest.
-    pub(super) fn look_at_groups(&mut self) {
+    pub(super) fn check_groups(&mut self) {
         let servers = self.conditions();
         let goes_on = |rest: &Quiescence| {
-            let is_short = self.now_ms.saturating_sub(rest.since_ms) < REST_MS_MAX;
+            let is_short = self.now_ms.saturating_sub(rest.since_ms) < QUIESCENT_MS_MAX;
             is_short && rest.map == self.map.version && rest.servers == servers
         };
         if self.leading.rest.as_ref().is_some_and(goes_on) {
@@ -83,7 +83,7 @@ impl StepContext<'_> {
         let (healths, now_ms) = (&self.leading.healths, self.now_ms);
         let of = |&server: &ServerId| Condition {
             server,
-            is_heard: healths.is_heard(server, now_ms),
+            is_alive: healths.is_alive(server, now_ms),
             is_settled: healths.is_settled(server, now_ms),
             is_lost: healths.is_lost(server, now_ms),
         };

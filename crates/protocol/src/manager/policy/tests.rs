@@ -6,7 +6,7 @@ mod balance;
 mod bounds;
 mod failover;
 mod losses;
-mod rest;
+mod quiescence;
 mod scale;
 mod unmade;
 mod versions;
@@ -100,7 +100,7 @@ struct World {
     bad: BTreeSet<LvId>,
     /// Replicas to be filled of which primaries were told that they are there, and then that they are not.
     told: BTreeSet<(LvId, u8)>,
-    called_gone: BTreeSet<(LvId, u8)>,
+    reported_gone: BTreeSet<(LvId, u8)>,
 }
 
 const SETTINGS: Settings =
@@ -142,7 +142,7 @@ impl World {
             makes: true,
             bad: BTreeSet::new(),
             told: BTreeSet::new(),
-            called_gone: BTreeSet::new(),
+            reported_gone: BTreeSet::new(),
         };
         world.apply(Command::Found(ClusterId(1), settings)).unwrap();
         world.apply(Command::AddToken([1; 32], u64::MAX)).unwrap();
@@ -219,8 +219,8 @@ impl World {
         self.leader = (manager, self.leader.1 + 1);
         self.terms[manager] = self.leader.1;
         let before_ms = self.led_since_ms.replace(self.now_ms);
-        let brief_since_ms = before_ms.filter(|_| !std::mem::take(&mut self.grants_long));
-        self.policy(manager, PolicyEvent::Elected { brief_since_ms });
+        let shortened_since_ms = before_ms.filter(|_| !std::mem::take(&mut self.grants_long));
+        self.policy(manager, PolicyEvent::Elected { shortened_since_ms });
     }
 
     /// Another leads; the old one is told some time.
@@ -340,9 +340,9 @@ impl World {
             if known.members.iter().all(has_view) {
                 self.servers.get_mut(&id).unwrap().pgs.get_mut(&pg).unwrap().active = true;
                 self.say(id, ServerMessage::Active(boot, pg, known.view));
-                let learnt: Vec<ServerId> =
+                let derived: Vec<ServerId> =
                     self.map.pg(pg).unwrap().learners.iter().copied().collect();
-                for learner in learnt {
+                for learner in derived {
                     let follows = self.servers[&learner.0].pgs.contains_key(&pg);
                     if follows && !self.is_parted(me, learner) {
                         self.say(id, ServerMessage::CaughtUp(pg, known.view, learner));
@@ -412,7 +412,7 @@ impl World {
                         match state {
                             ReplicaState::Rebuilding => drop(self.told.insert((lv, index))),
                             ReplicaState::Gone if self.told.contains(&(lv, index)) => {
-                                self.called_gone.insert((lv, index));
+                                self.reported_gone.insert((lv, index));
                             }
                             _ => {}
                         }
@@ -617,7 +617,7 @@ fn a_change_of_primary_for_balance_is_one_view_and_costs_little_of_a_lease() {
 }
 
 #[test]
-fn members_that_do_not_hear_each_other_part() {
+fn members_that_cannot_reach_each_other_are_separated() {
     let mut world = World::new(9, 3);
     world.calm_down();
     world.partition_reports.insert((0, 1));
@@ -636,7 +636,7 @@ fn members_that_do_not_hear_each_other_part() {
 }
 
 #[test]
-fn a_primary_that_hears_nobody_leads_no_longer() {
+fn an_isolated_primary_stops_leading() {
     let mut world = World::new(10, 3);
     world.calm_down();
     world.partition_reports.extend([(0, 1), (1, 2)]);
@@ -827,7 +827,7 @@ fn a_replica_that_was_emptied_and_is_needed_is_replaced_before_it_goes() {
 }
 
 #[test]
-fn a_new_leader_calls_no_replica_gone_of_which_the_primary_was_told() {
+fn a_new_leader_removes_no_replica_that_a_primary_counts_on() {
     let mut world = World::new(12, 5);
     world.astray = 0;
     world.calm_down();
@@ -845,13 +845,13 @@ fn a_new_leader_calls_no_replica_gone_of_which_the_primary_was_told() {
     };
     let (replica, server) = filling(&world).expect("another is to be filled");
     assert!(world.told.contains(&replica), "the primary may put data there");
-    world.called_gone.clear();
+    world.reported_gone.clear();
     // Nobody can ask it whether it was made.
     world.servers.get_mut(&server).unwrap().cut = true;
     world.change_leader();
     world.run_for(20_000);
     assert_eq!(filling(&world).map(|(at, _)| at), Some(replica));
-    assert!(!world.called_gone.contains(&replica), "its data count");
+    assert!(!world.reported_gone.contains(&replica), "its data count");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 use super::message::{HAS_MOST, ManagerMessage};
 use super::{Leading, StepContext, Subject};
 use crate::limits::{
-    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS,
+    DISK_FULL_MS, LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX,
     TOO_FEW_SERVERS_VERSION, UNMADE_KEPT_MS, UNMADE_MS_MAX,
 };
 use crate::manager::balance::{StableDisks, copies_of, disks_of, made};
@@ -42,7 +42,7 @@ impl StepContext<'_> {
             of.get(&disk).map(|said_ms| self.now_ms.saturating_sub(*said_ms))
         };
         match (since(&self.leading.no_room), since(&self.leading.unmade_on)) {
-            (Some(0..NO_ROOM_MS), _) => Room::None,
+            (Some(0..DISK_FULL_MS), _) => Room::None,
             (_, Some(0..UNMADE_KEPT_MS)) => Room::Unmade,
             (Some(0..LOST_MS), _) | (_, Some(0..LOST_MS)) => Room::Doubtful,
             _ => Room::Some,
@@ -106,7 +106,7 @@ impl StepContext<'_> {
         let (has, has_most) = (has & !HAS_MOST, has & HAS_MOST != 0);
         let there = self.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating).count();
         if there > has as usize {
-            self.tell_volumes(pg);
+            self.send_volumes(pg);
             return;
         }
         self.leading.wants_lv.insert(pg, primary);
@@ -205,7 +205,7 @@ impl StepContext<'_> {
             self.leading.unmade.remove(&(id, index));
             self.made_all(id);
             if fresh && lv.state != LvState::Creating {
-                self.tell_volumes(lv.pg);
+                self.send_volumes(lv.pg);
             }
         }
     }
@@ -221,7 +221,7 @@ impl StepContext<'_> {
             self.propose(Subject::Lv(id), Command::ReplicaCurrent(id, index));
         } else if let Some(pg) = self.map.lv(id).map(|lv| lv.pg) {
             // It has not heard what has become of it.
-            self.tell_volumes(pg);
+            self.send_volumes(pg);
         }
     }
 
@@ -241,7 +241,7 @@ impl StepContext<'_> {
         let at = (id, index);
         let is_there = lv.present().any(|(at, _)| at == usize::from(index));
         if !is_there || self.is_mistaken(at, order) {
-            self.tell_volumes(pg);
+            self.send_volumes(pg);
             return;
         }
         // It has no copies in this view, and never will: whatever was planned since, it goes before any other does.
@@ -298,13 +298,13 @@ impl StepContext<'_> {
         self.leading.added.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.leading.mistaken.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.make_pvs(id);
-        self.tell_volumes(lv.pg);
+        self.send_volumes(lv.pg);
         // Its next need does not wait for the next look.
         self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
     }
 
     /// Tells a primary of its LVs; a replica whose PV is not there yet is not among them.
-    pub(super) fn tell_volumes(&mut self, pg: PgId) {
+    pub(super) fn send_volumes(&mut self, pg: PgId) {
         let Some(record) = self.map.pg(pg) else { return };
         let Some(&primary) = record.members.first() else { return };
         let Some(to) = self.map.servers.get(&primary) else { return };
@@ -381,7 +381,7 @@ impl StepContext<'_> {
         let changing = lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current));
         let pgs = changing.filter_map(|(lv, _)| self.map.lv(*lv)).map(|lv| lv.pg);
         for pg in pgs.collect::<BTreeSet<PgId>>() {
-            self.tell_volumes(pg);
+            self.send_volumes(pg);
         }
         self.note_unmade(&lvs);
         self.note_making();
@@ -454,13 +454,13 @@ fn counting_away(disks: &[DiskInfo], counts: impl Fn(&DiskInfo) -> bool) -> Vec<
 /// True if another LV has no place because servers are missing. With those that are away it had one, or room on the disks
 /// that are there would give it none. A server that has not started yet is not awaited: it may never come.
 fn lacks_servers(id: LvId, disks: &[DiskInfo], rules: CopyRules) -> bool {
-    let with_room = |disk: &DiskInfo| match disk.placement_state {
+    let with_free_space = |disk: &DiskInfo| match disk.placement_state {
         PlacementState::Away if disk.up && disk.room.takes_none() => roomy(disk),
         PlacementState::In => roomy(disk),
         PlacementState::Away | PlacementState::Out => *disk,
     };
     let would_do = || {
-        let disks: Vec<DiskInfo> = disks.iter().map(with_room).collect();
+        let disks: Vec<DiskInfo> = disks.iter().map(with_free_space).collect();
         place_lv(id, &disks, rules).is_some()
     };
     place_lv(id, &counting_away(disks, |_| true), rules).is_some() || !would_do()

@@ -88,7 +88,7 @@ pub enum QuorumEffect {
         term: Term,
         /// The time on this manager's clock by which a leader that grants leases of
         /// [`LEASE_GRANTED_MS`](crate::limits::LEASE_GRANTED_MS) led in the term before; `None` if that is not known.
-        brief_since_ms: Option<u64>,
+        shortened_since_ms: Option<u64>,
     },
     /// This manager does not lead any more.
     Deposed(Term),

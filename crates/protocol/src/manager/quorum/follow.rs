@@ -10,7 +10,7 @@ use super::raft::config_of;
 use super::state::{PreVoting, Quorum, Receiving};
 use super::wire::{Members, Position, QuorumMessage, Snapshot};
 use crate::limits::{
-    ELECTION_LOT_MS, ELECTION_MS_MIN, ELECTION_YIELD_MS, HEARTBEAT_MS, MAP_BYTES_MAX,
+    ELECTION_JITTER_MS, ELECTION_MS_MIN, ELECTION_YIELD_MS, HEARTBEAT_MS, MAP_BYTES_MAX,
     MAP_PIECE_BYTES,
 };
 
@@ -18,7 +18,7 @@ impl Quorum {
     pub(super) fn set_timer(&mut self) {
         let patience = match self.node.role() {
             noraft::Role::Leader => HEARTBEAT_MS,
-            _ => ELECTION_MS_MIN + self.draw(ELECTION_LOT_MS),
+            _ => ELECTION_MS_MIN + self.draw(ELECTION_JITTER_MS),
         };
         self.timer_ms = self.now_ms + patience;
     }
@@ -55,20 +55,20 @@ impl Quorum {
         }
     }
 
-    pub(super) fn hear_leader(&mut self) {
-        (self.heard_leader_ms, self.heard_led_ms) = (self.now_ms, Some(self.now_ms));
+    pub(super) fn note_leader_heartbeat(&mut self) {
+        (self.leader_heartbeat_ms, self.led_heartbeat_ms) = (self.now_ms, Some(self.now_ms));
     }
 
     /// Returns true if, within the shortest election timeout, a leader sent a message or a majority followed this leader.
     fn has_leader(&self) -> bool {
-        let since_ms = self.led.as_ref().map_or(self.heard_leader_ms, |led| led.confirmed_ms);
+        let since_ms = self.led.as_ref().map_or(self.leader_heartbeat_ms, |led| led.confirmed_ms);
         self.now_ms < since_ms + ELECTION_MS_MIN
     }
 
     /// Returns true if this manager would vote for another. Of two candidates at once, with equal logs, the one with
     /// the higher id yields: else each would vote for itself, and none would win. It yields for [`ELECTION_YIELD_MS`]
     /// only, since the other may not get its pre-vote.
-    fn gives_way(&self, to: ServerId, last: Position) -> bool {
+    fn yields_to(&self, to: ServerId, last: Position) -> bool {
         let asks = |own: &PreVoting| self.now_ms < own.begun_ms + ELECTION_YIELD_MS;
         match &self.pre_voting {
             Some(own) if last == self.last() && asks(own) => to < self.me,
@@ -84,7 +84,7 @@ impl Quorum {
     pub(super) fn follow(&mut self, from: ServerId, message: QuorumMessage) {
         match message {
             QuorumMessage::PreVote { round, last } => {
-                if !self.has_leader() && self.gives_way(from, last) {
+                if !self.has_leader() && self.yields_to(from, last) {
                     let granted = QuorumMessage::PreVoteGranted { round };
                     self.held.push(QuorumEffect::Send(from, granted));
                     if self.led.is_none() {
@@ -96,7 +96,7 @@ impl Quorum {
             QuorumMessage::PreVoteGranted { round } => self.pre_vote_granted(from, round),
             QuorumMessage::SnapshotPiece { term, at, members, offset, total, piece } => {
                 if term == self.term() && self.led.is_none() {
-                    self.hear_leader();
+                    self.note_leader_heartbeat();
                     self.set_timer();
                     self.take_piece(from, at, members, (offset, total), &piece);
                 }

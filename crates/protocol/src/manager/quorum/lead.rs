@@ -40,8 +40,8 @@ impl Quorum {
     /// quorum (Ongaro, Consensus: Bridging Theory and Practice, 2014, section 6.2).
     pub(super) fn check_followers(&mut self) {
         let (now_ms, me, members) = (self.now_ms, self.me, self.members());
-        let Some(led) = self.led.as_mut().filter(|led| now_ms >= led.looks_ms) else { return };
-        led.looks_ms = now_ms + HEARTBEAT_MS;
+        let Some(led) = self.led.as_mut().filter(|led| now_ms >= led.checks_ms) else { return };
+        led.checks_ms = now_ms + HEARTBEAT_MS;
         if members.have_majority(|server| server == me) {
             return;
         }
@@ -69,7 +69,7 @@ impl Quorum {
     pub fn is_led(&self) -> bool {
         match &self.led {
             Some(led) => led.announced && led.silent_beats <= LEADER_SILENT_BEATS,
-            None => self.heard_led_ms.is_some_and(|at| self.now_ms < at + LEADER_SILENT_MS),
+            None => self.led_heartbeat_ms.is_some_and(|at| self.now_ms < at + LEADER_SILENT_MS),
         }
     }
 
@@ -99,7 +99,7 @@ impl Quorum {
                 first: self.last().index,
                 announced: false,
                 is_fresh: false,
-                brief_since_ms: before.map(|before| before.since_ms),
+                shortened_since_ms: before.map(|before| before.since_ms),
                 round: ROUND_FIRST,
                 began_ms: BTreeMap::new(),
                 acked: BTreeMap::new(),
@@ -107,7 +107,7 @@ impl Quorum {
                 confirmed_ms: self.now_ms,
                 answered: BTreeSet::new(),
                 silent_beats: 0,
-                looks_ms: self.now_ms + HEARTBEAT_MS,
+                checks_ms: self.now_ms + HEARTBEAT_MS,
                 sending: BTreeMap::new(),
             });
         }

@@ -83,8 +83,8 @@ impl Quorum {
             node,
             now_ms,
             timer_ms: now_ms,
-            heard_leader_ms: now_ms,
-            heard_led_ms: None,
+            leader_heartbeat_ms: now_ms,
+            led_heartbeat_ms: None,
             leader_term: None,
             pre_voting: None,
             voted_ms: 0,
@@ -94,7 +94,7 @@ impl Quorum {
             replying: 0,
             snapshot: stored.snapshot,
             unwritten_snapshot: false,
-            snapshot_asked: false,
+            snapshot_requested: false,
             applied: base.index,
             members_at,
             writes: 0,
@@ -193,7 +193,7 @@ impl Quorum {
             QuorumMessage::Append { term, round, commit, entries } => {
                 let Some(log) = entries_of(&entries) else { return };
                 if term >= self.term() {
-                    self.hear_leader();
+                    self.note_leader_heartbeat();
                     self.pre_voting = None;
                     self.note_leader_term(term, round);
                 }
@@ -381,30 +381,30 @@ impl Quorum {
             && led.first <= self.applied
         {
             (led.announced, led.is_fresh) = (true, true);
-            let (term, brief_since_ms) = (led.term, led.brief_since_ms);
-            out.push(QuorumEffect::Elected { term, brief_since_ms });
+            let (term, shortened_since_ms) = (led.term, led.shortened_since_ms);
+            out.push(QuorumEffect::Elected { term, shortened_since_ms });
         }
         self.confirm(out);
         if self.applied > before {
-            self.look_at_log(out);
+            self.check_log(out);
         }
     }
 
     /// Asks for a snapshot once applied entries have made the log long. It adds up all entries, so it runs only when more were
     /// applied.
-    fn look_at_log(&mut self, out: &mut Vec<QuorumEffect>) {
+    fn check_log(&mut self, out: &mut Vec<QuorumEffect>) {
         let kept =
             self.applied.0 - self.snapshot.as_ref().map_or(0, |snapshot| snapshot.at.index.0);
         let bytes: usize = self.payloads.values().map(Bytes::len).sum();
         let long = kept >= QUORUM_LOG_ENTRIES_MAX || kept > 0 && bytes >= QUORUM_LOG_BYTES_MAX;
-        if long && !self.snapshot_asked {
-            self.snapshot_asked = true;
+        if long && !self.snapshot_requested {
+            self.snapshot_requested = true;
             out.push(QuorumEffect::TakeSnapshot);
         }
     }
 
     fn compact(&mut self, index: LogIndex, state: Bytes) {
-        self.snapshot_asked = false;
+        self.snapshot_requested = false;
         assert!(index <= self.applied, "a snapshot holds what is applied");
         if self.snapshot.as_ref().is_some_and(|snapshot| snapshot.at.index >= index) {
             return;

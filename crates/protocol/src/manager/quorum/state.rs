@@ -19,9 +19,9 @@ pub struct Quorum {
     pub(super) node: noraft::Node,
     pub(super) now_ms: u64,
     pub(super) timer_ms: u64,
-    pub(super) heard_leader_ms: u64,
+    pub(super) leader_heartbeat_ms: u64,
     /// The last time at which a leader sent a message in this run; `None` before the first.
-    pub(super) heard_led_ms: Option<u64>,
+    pub(super) led_heartbeat_ms: Option<u64>,
     /// The latest term whose leader is known to grant short leases: it counts rounds from `ROUND_FIRST` on.
     pub(super) leader_term: Option<LeaderTerm>,
     pub(super) pre_voting: Option<PreVoting>,
@@ -36,7 +36,7 @@ pub struct Quorum {
     pub(super) replying: u64,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) unwritten_snapshot: bool,
-    pub(super) snapshot_asked: bool,
+    pub(super) snapshot_requested: bool,
     pub(super) applied: LogIndex,
     /// Place of the latest change of managers in the log.
     pub(super) members_at: LogIndex,
@@ -73,7 +73,7 @@ pub(super) struct Led {
     /// It was announced in this step: proposals that wait come behind those that the election causes.
     pub(super) is_fresh: bool,
     /// See [`QuorumEffect::Elected`].
-    pub(super) brief_since_ms: Option<u64>,
+    pub(super) shortened_since_ms: Option<u64>,
     pub(super) round: u64,
     /// The times at which rounds not yet confirmed began.
     pub(super) began_ms: BTreeMap<u64, u64>,
@@ -86,7 +86,7 @@ pub(super) struct Led {
     /// Checks of the followers since then.
     pub(super) silent_beats: u32,
     /// The time of the next check.
-    pub(super) looks_ms: u64,
+    pub(super) checks_ms: u64,
     /// Bytes of the snapshot that each follower has.
     pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
 }

@@ -33,7 +33,7 @@ struct Machine {
 }
 
 #[derive(Default, Clone, Copy)]
-struct Weather {
+struct NetworkFaults {
     lost: u64,
     doubled: u64,
     late: u64,
@@ -46,13 +46,13 @@ struct World {
     steps: u64,
     queue: BTreeMap<(u64, u64), Happening>,
     machines: Vec<Machine>,
-    weather: Weather,
+    network_faults: NetworkFaults,
     /// Pairs (from, to) that cannot talk.
     cut: BTreeSet<(usize, usize)>,
     committed: BTreeMap<LogIndex, u64>,
     leaders: BTreeMap<Term, (usize, u64)>,
     /// The time that the last that was elected knows of who led before.
-    brief_since_ms: Option<u64>,
+    shortened_since_ms: Option<u64>,
     /// Machines of an earlier release, by the rounds of their appends.
     earlier: BTreeSet<usize>,
     leases: leases::Leases,
@@ -79,11 +79,11 @@ impl World {
             steps: 0,
             queue: BTreeMap::new(),
             machines: Vec::new(),
-            weather: Weather::default(),
+            network_faults: NetworkFaults::default(),
             cut: BTreeSet::new(),
             committed: BTreeMap::new(),
             leaders: BTreeMap::new(),
-            brief_since_ms: None,
+            shortened_since_ms: None,
             earlier: BTreeSet::new(),
             leases: leases::Leases::default(),
             ended: BTreeMap::new(),
@@ -109,7 +109,7 @@ impl World {
         let mut out = Vec::new();
         let seed = world.rng.below(u64::MAX);
         world.machines[0].quorum = Some(Quorum::found(id(0), &ids, seed, world.now_ms, &mut out));
-        world.carry_out(0, out);
+        world.perform(0, out);
         world.after(HEARTBEAT_MS / 3, Happening::Tick(0, 0));
         for machine in 1..machines {
             world.start(machine);
@@ -134,7 +134,7 @@ impl World {
         let stored = decode::<Stored>("stored", &stored).unwrap();
         let mut out = Vec::new();
         machine.quorum = Some(Quorum::restore(id(at), stored, seed, self.now_ms, &mut out));
-        self.carry_out(at, out);
+        self.perform(at, out);
         self.after(1, Happening::Tick(at, run));
     }
 
@@ -149,28 +149,30 @@ impl World {
         let Some(quorum) = &mut self.machines[at].quorum else { return };
         let mut out = Vec::new();
         quorum.step(now_ms, event, &mut out);
-        self.carry_out(at, out);
+        self.perform(at, out);
     }
 
-    fn carry_out(&mut self, at: usize, out: Vec<QuorumEffect>) {
+    fn perform(&mut self, at: usize, out: Vec<QuorumEffect>) {
         for effect in out {
             let run = self.machines[at].run;
             match effect {
                 QuorumEffect::Persist(number, write) => {
                     self.machines[at].writing.insert(number, write);
-                    let slow = if self.rng.one_in(self.weather.slow_disk) { 1500 } else { 4 };
+                    let slow =
+                        if self.rng.one_in(self.network_faults.slow_disk) { 1500 } else { 4 };
                     let delay = self.rng.below(slow);
                     self.after(delay, Happening::Written(at, run, number));
                 }
                 QuorumEffect::Send(to, message) => {
                     let to = to.0 as usize;
                     let message = self.as_released(at, to, message);
-                    if self.rng.one_in(self.weather.lost) || self.cut.contains(&(at, to)) {
+                    if self.rng.one_in(self.network_faults.lost) || self.cut.contains(&(at, to)) {
                         continue;
                     }
-                    let copies = if self.rng.one_in(self.weather.doubled) { 2 } else { 1 };
+                    let copies = if self.rng.one_in(self.network_faults.doubled) { 2 } else { 1 };
                     for _ in 0..copies {
-                        let late = if self.rng.one_in(self.weather.late) { 3000 } else { 10 };
+                        let late =
+                            if self.rng.one_in(self.network_faults.late) { 3000 } else { 10 };
                         let delay = 1 + self.rng.below(late);
                         self.after(delay, Happening::Message(at, to, encode(&message)));
                     }
@@ -202,9 +204,9 @@ impl World {
                     let index = self.machines[at].applied;
                     self.snapshot(at, index);
                 }
-                QuorumEffect::Elected { term, brief_since_ms } => {
-                    self.brief_since_ms = brief_since_ms;
-                    self.waits_out(at, term, brief_since_ms);
+                QuorumEffect::Elected { term, shortened_since_ms } => {
+                    self.shortened_since_ms = shortened_since_ms;
+                    self.waits_out(at, term, shortened_since_ms);
                     let leader = *self.leaders.entry(term).or_insert((at, self.steps));
                     assert_eq!(leader.0, at, "{term:?} has two leaders");
                     let state = &self.machines[at].state;
@@ -219,13 +221,13 @@ impl World {
                     assert_eq!(self.ended.insert(ticket, end), None, "{ticket:?} ended twice");
                 }
                 QuorumEffect::Confirmed(ticket) => {
-                    let (asked_ms, asked) = self.asked[&ticket];
+                    let (requested_ms, asked) = self.asked[&ticket];
                     let quorum = self.machines[at].quorum.as_ref().unwrap();
                     let later = quorum.term();
                     let usurper = self.leaders.range(later..).skip(1).find(|(_, l)| l.1 < asked);
                     assert_eq!(usurper, None, "confirmed although another led before the question");
                     self.confirmed.insert(ticket);
-                    self.grants(at, later, asked_ms);
+                    self.grants(at, later, requested_ms);
                 }
                 QuorumEffect::Halt(reason) => panic!("{reason}"),
             }
@@ -315,7 +317,7 @@ impl World {
 
     /// Everything works again: there is a leader, and everybody has what it has.
     fn heal(&mut self) {
-        self.weather = Weather::default();
+        self.network_faults = NetworkFaults::default();
         self.cut.clear();
         for at in 0..self.machines.len() {
             if self.machines[at].quorum.is_none() {
@@ -362,7 +364,7 @@ fn storm(seed: u64, machines: usize, voters: usize, changes: bool) -> (u64, usiz
     let mut world = World::new(seed, machines, voters);
     world.tiny_snapshots = seed.is_multiple_of(2);
     world.ballast = if seed % 16 == 3 { crate::limits::MAP_PIECE_BYTES * 2 } else { 0 };
-    world.weather = Weather {
+    world.network_faults = NetworkFaults {
         lost: 5 + world.rng.below(60),
         doubled: 5 + world.rng.below(30),
         late: 10 + world.rng.below(60),

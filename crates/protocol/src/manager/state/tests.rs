@@ -110,7 +110,7 @@ fn servers_join_with_a_token_that_is_good() {
 }
 
 #[test]
-fn tokens_that_let_nobody_in_make_room_for_others() {
+fn expired_tokens_are_evicted_for_new_ones() {
     let mut log = Log(Topology::default());
     log.done(Command::Found(ClusterId(9), SETTINGS));
     let hash = |id: usize| {

@@ -49,7 +49,7 @@ impl Topology {
     }
 
     /// Checks that a disk takes PVs and has a free one.
-    fn check_room(&self, server: ServerId, disk: DiskId) -> Result<(), Refusal> {
+    fn check_capacity(&self, server: ServerId, disk: DiskId) -> Result<(), Refusal> {
         if !self.has_role(server, ServerRole::Data) {
             return Err(Refusal::NoSuchServer);
         }
@@ -93,7 +93,7 @@ impl Topology {
         if self.lvs.len() >= LVS_MAX {
             return Err(Refusal::TooMany);
         }
-        disks.iter().try_for_each(|(server, disk)| self.check_room(*server, *disk))?;
+        disks.iter().try_for_each(|(server, disk)| self.check_capacity(*server, *disk))?;
         let replicas: Vec<ReplicaRecord> = disks
             .iter()
             .map(|&(server, disk)| {
@@ -148,7 +148,7 @@ impl Topology {
         {
             return Err(Refusal::BadReplicas);
         }
-        self.check_room(server, disk)?;
+        self.check_capacity(server, disk)?;
         let pv = self.take_pv(server, disk);
         let lv = self.lv_mut(id)?;
         let replica = ReplicaRecord { server, disk, pv, state: ReplicaState::Rebuilding };

@@ -306,7 +306,7 @@ fn volumes_that_cannot_move_are_looked_at_a_few_times_each_and_a_part_at_a_time(
     let all = of(0, usize::MAX);
     let mut plan = Plan::new(&all);
     assert_eq!((plan.set_apart(1000), plan.even_out(1000)), (vec![], vec![]));
-    assert!(plan.looks < BALANCE_LOOKS_MAX + 100, "{} looks", plan.looks);
+    assert!(plan.looks < BALANCE_CANDIDATES_MAX + 100, "{} looks", plan.looks);
     assert_eq!(plan_balance(&all, 0).shifts, []);
 }
 

@@ -24,7 +24,7 @@ fn disks(count: u32) -> Vec<DiskInfo> {
     (0..count).map(disk).collect()
 }
 
-fn has_no_room(disks: &mut [DiskInfo], id: usize) {
+fn mark_full(disks: &mut [DiskInfo], id: usize) {
     (disks[id].placement_state, disks[id].room) = (PlacementState::Away, Room::None);
 }
 
@@ -58,7 +58,7 @@ fn a_copy_that_is_filled_stays_while_a_server_is_down_that_has_another() {
             None,
             "the lost one counted as away again, for a new leader"
         );
-        has_no_room(&mut disks, 3);
+        mark_full(&mut disks, 3);
         assert_eq!(next(&filled, &disks), None, "it may be all that is left");
         is_down(&mut disks, 1);
         assert_eq!(next(&filled, &disks), None);
@@ -71,7 +71,7 @@ fn a_copy_that_is_filled_stays_while_a_server_is_down_that_has_another() {
 #[test]
 fn what_is_gone_goes_before_a_copy_that_a_full_disk_cannot_take() {
     let mut disks = disks(6);
-    has_no_room(&mut disks, 4);
+    mark_full(&mut disks, 4);
     let beside = copies(&[0, 1, 3, 2], &[4]);
     // Its server is lost, and its disk not removed yet: the primary gives up what the full disk has, once three have it.
     disks[2].up = false;
@@ -84,8 +84,8 @@ fn what_is_gone_goes_before_a_copy_that_a_full_disk_cannot_take() {
 #[test]
 fn full_disks_one_after_the_other_leave_no_volume_with_a_copy_less() {
     let mut disks = disks(7);
-    has_no_room(&mut disks, 3);
-    has_no_room(&mut disks, 4);
+    mark_full(&mut disks, 3);
+    mark_full(&mut disks, 4);
     let is_added = |step| matches!(step, Some(LvMove::Add(LV, DiskId(5 | 6))));
     let two = copies(&[0, 1], &[3, 4]);
     assert!(is_added(next(&two, &disks[..])), "{:?}", next(&two, &disks));
@@ -94,7 +94,7 @@ fn full_disks_one_after_the_other_leave_no_volume_with_a_copy_less() {
     one = copies(&[0], &[3, 4, 5]);
     assert_eq!(next(&one, &disks), None, "one is being filled");
     let many = copies(&[0, 1], &[2, 3, 4, 5, 6]);
-    (2..7).for_each(|id| has_no_room(&mut disks, id));
+    (2..7).for_each(|id| mark_full(&mut disks, id));
     assert_eq!(next(&many, &disks), None, "there is an end to it");
 }
 
@@ -113,7 +113,7 @@ fn of_two_copies_the_one_on_a_full_disk_is_the_one_too_many() {
     disks[0].pv_free = 10;
     let moved = copies(&[0, 1, 2, 3], &[]);
     assert_eq!(next(&moved, &disks), Some(LvMove::Drop(LV, 0)), "the fullest by volumes");
-    has_no_room(&mut disks, 2);
+    mark_full(&mut disks, 2);
     assert_eq!(next(&moved, &disks), Some(LvMove::Drop(LV, 2)), "it may lack what was put of late");
     // Not if the others would lie nearer together then.
     disks[1].domains = disks[0].domains;
@@ -125,7 +125,7 @@ fn a_volume_that_no_disk_can_repair_is_none_that_is_repaired() {
     let mut disks = disks(4);
     let filled = [(LV, copies(&[0, 1], &[2]))];
     assert!(repairs(&filled, &disks, RULES));
-    has_no_room(&mut disks, 2);
+    mark_full(&mut disks, 2);
     assert!(!repairs(&filled, &disks, RULES));
     disks[2].room = Room::Unmade;
     assert!(repairs(&filled, &disks, RULES), "what is there is filled");
@@ -158,7 +158,7 @@ fn a_drain_goes_on_beside_a_disk_farther_away_that_lately_took_nothing() {
 }
 
 #[test]
-fn nothing_is_told_to_go_for_a_drain_while_those_that_stay_are_away() {
+fn a_drain_removes_nothing_while_the_remaining_copies_are_away() {
     let mut disks = disks(4);
     disks[0].placement_state = PlacementState::Out;
     let mut drained = copies(&[0, 1, 2, 3], &[]);

@@ -72,7 +72,7 @@ fn nothing_and_much_are_walked_over_in_bounded_answers() {
 
 #[test]
 fn a_run_that_has_grown_is_listed_in_parts() {
-    let (all, range) = (ids(REGION_ASK_IDS_MAX as u64 + 5), Range::default());
+    let (all, range) = (ids(REGION_REQUEST_IDS_MAX as u64 + 5), Range::default());
     let first = listed(Planted::default(), &range, all.iter().cloned());
     let rest = first.rest.clone().unwrap();
     let behind = all.iter().filter(|id| rest.has(&id.name)).cloned();

@@ -58,7 +58,7 @@ fn a_claim_counts_once_all_have_accepted_it_and_nothing_is_missing() {
 }
 
 #[test]
-fn a_region_that_does_not_know_that_it_was_given_the_home_hears_it_from_others() {
+fn a_region_learns_from_others_that_it_is_the_home() {
     let given = home(3, US, HomeState::Given);
     for (known, owed) in [
         (None, true),
@@ -78,7 +78,7 @@ fn a_region_that_does_not_know_that_it_was_given_the_home_hears_it_from_others()
 }
 
 #[test]
-fn a_home_is_asked_for_where_it_is_and_taken_once_nothing_is_missing() {
+fn a_home_is_requested_from_its_region_and_taken_once_nothing_is_missing() {
     let (mut it, asked) = begun(Some(home(3, EU, HomeState::Elsewhere)));
     let give = Effect::Ask(EU, HomeRequest::Give(3, SCOPE));
     assert_eq!(asked, [give]);

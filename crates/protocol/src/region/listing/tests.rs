@@ -239,7 +239,7 @@ fn keys_that_were_deleted_elsewhere_take_few_questions() {
 }
 
 #[test]
-fn many_groups_whose_first_keys_were_deleted_elsewhere_take_few_questions() {
+fn many_groups_with_deleted_first_keys_take_few_requests() {
     for keys in [1, 3] {
         let all =
             || (0..1000).flat_map(move |at| (0..keys).map(move |key| format!("{at:04}/{key}")));
@@ -293,8 +293,8 @@ fn a_page_that_is_cut_goes_on_from_its_last_item() {
     let names: Vec<_> = cut.items.iter().chain(&rest.items).map(|item| shown(item).0).collect();
     let whole = whole(&regions, &ask(None, 1).selection).into_iter().map(|(name, _)| name);
     assert_eq!(names, whole.collect::<Vec<_>>());
-    let unasked = Merging::new(ask(None, 5), [RegionId(1)].into_iter());
-    assert!(unasked.cut().is_none(), "no page goes on from there");
+    let unrequested = Merging::new(ask(None, 5), [RegionId(1)].into_iter());
+    assert!(unrequested.cut().is_none(), "no page goes on from there");
 }
 
 #[test]

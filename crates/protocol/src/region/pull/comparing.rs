@@ -11,7 +11,7 @@ use super::requests::{Query, Request};
 use super::stuck::{Lack, Lacks};
 use super::wants::Claim;
 use super::{Alarm, Effect, JournalState, LocalEntries, Pull, Source, Stream};
-use crate::limits::REGION_ASK_IDS_MAX;
+use crate::limits::REGION_REQUEST_IDS_MAX;
 
 /// A comparison of all keys of a region. A range that is asked for stays first in line until it is answered.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Pull {
         stream.become_void(resume);
     }
 
-    pub(super) fn ask_for_runs(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
+    pub(super) fn request_runs(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         let is_asked =
             |it: &Request| it.region == region && matches!(it.what, Query::Walk | Query::List);
         if self.requests.values().any(is_asked) || !self.has_room(region) {
@@ -124,7 +124,7 @@ impl Pull {
         let is_journal = |pg: &PgId| self.streams.contains_key(&Source { region, pg: *pg });
         let have_groups = listed.ids.len() == groups.len()
             && groups.iter().chain(unnamed.iter().map(|(pg, _)| pg)).all(is_journal);
-        let is_bounded = listed.ids.len() + unnamed.len() <= REGION_ASK_IDS_MAX;
+        let is_bounded = listed.ids.len() + unnamed.len() <= REGION_REQUEST_IDS_MAX;
         if !have_groups || !is_bounded || !listed.covers(&range) {
             self.comparison(region).differing.push_front(range);
             self.back_off(now_ms, region);

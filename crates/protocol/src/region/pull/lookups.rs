@@ -57,7 +57,7 @@ impl Pull {
                 lookups.names.extend(self.names_found(*request, found));
             }
             Event::Merged { names } => {
-                let again = names.iter().filter(|name| self.is_looked_at_again(name));
+                let again = names.iter().filter(|name| self.is_due_for_recheck(name));
                 lookups.names.extend(again.cloned());
             }
             _ => {}

@@ -1,5 +1,5 @@
 //! Requests to other regions that are under way: what each asks for, how long it may take, and what it is charged for.
-//! [`super::asking`] decides which are to be made, and [`super::wants`] takes the answers; nothing here knows of these.
+//! [`super::requests_sent`] decides which are to be made, and [`super::wants`] takes the answers; nothing here knows of these.
 
 use larder_types::{BucketId, PgId, RegionId};
 
@@ -93,10 +93,10 @@ impl Pull {
         &mut self,
         region: RegionId,
         asked: &[RequestedEntry],
-        came_bytes: u64,
+        received_bytes: u64,
     ) {
         let taken = asked.iter().map(|it| it.bytes).fold(0, u64::saturating_add);
         let peer = self.peers.get_mut(&region).expect("who is asked is known");
-        peer.budget.settle(taken, came_bytes);
+        peer.budget.settle(taken, received_bytes);
     }
 }

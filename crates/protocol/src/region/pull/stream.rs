@@ -29,7 +29,7 @@ pub(super) struct Stream {
     /// Reasons for which comparisons passed over some of its entries: the token waits for another one.
     pub(super) incomplete: Lacks,
     pub(super) course: JournalState,
-    pub(super) asked_ms: u64,
+    pub(super) requested_ms: u64,
     /// Its region has answered since the start.
     pub(super) is_heard: bool,
     /// Time of its last answer, or of the machine's start.
@@ -71,7 +71,7 @@ impl Stream {
             listed: 0,
             incomplete: Lacks::default(),
             course: JournalState::Followed,
-            asked_ms: 0,
+            requested_ms: 0,
             is_heard: false,
             heard_ms: now_ms,
         }

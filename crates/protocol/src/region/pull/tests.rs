@@ -6,10 +6,10 @@ use super::super::entry::{Base, EntryKind, Id, Object, Slot};
 use super::super::journal::VoidReason;
 use super::*;
 use crate::limits::{
-    CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX,
-    REGION_AWAITED_TRIES_MAX, REGION_BACK_MS_MAX, REGION_CHANGED_TRIES_MAX,
-    REGION_CLOCK_AHEAD_MS_MAX, REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_HELD_MS,
-    REGION_HELD_MS_MAX, REGION_POLL_MS, REGION_SILENT_MS, REGION_STUCK_MAX, REGION_STUCK_TURN,
+    CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_AWAITED_TRIES_MAX, REGION_BACK_MS_MAX,
+    REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX,
+    REGION_HELD_MS, REGION_HELD_MS_MAX, REGION_POLL_MS, REGION_REQUEST_IDS_MAX,
+    REGION_REQUEST_PGS_MAX, REGION_SILENT_MS, REGION_STUCK_MAX, REGION_STUCK_TURN,
     REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
@@ -133,9 +133,9 @@ impl Site {
     }
 
     fn bring(&mut self, request: u64, entries: &[&Entry]) {
-        let came_bytes = 100 * entries.len() as u64;
+        let received_bytes = 100 * entries.len() as u64;
         let entries = entries.iter().map(|it| (name(it), Some((*it).clone()))).collect();
-        self.answer(request, Fetched { entries, came_bytes, ..Fetched::default() });
+        self.answer(request, Fetched { entries, received_bytes, ..Fetched::default() });
     }
 
     /// A region answers that it cannot read an entry.
@@ -348,7 +348,7 @@ fn one_fetch(site: &mut Site) -> (u16, u64, Need) {
 }
 
 #[test]
-fn a_region_says_what_it_has_of_a_version_until_one_does_not_know_it() {
+fn a_region_reports_partial_versions_to_regions_that_support_it() {
     let (mut site, null, base) = site_with_base(&[2]);
     let (_, request, need) = one_fetch(&mut site);
     assert_eq!(need, Need::Bytes(Some(base)));
@@ -561,7 +561,7 @@ fn a_region_is_asked_for_no_more_bytes_than_its_budget() {
 }
 
 #[test]
-fn a_region_is_asked_for_less_while_clients_wait() {
+fn a_region_is_asked_for_less_under_client_load() {
     let mut site = Site::new(&[(2, 0)], 1000);
     let all: Vec<_> = (1..=400).map(|op| marker(2, 0, op, op)).collect();
     let told: Vec<_> = (1..).zip(&all).collect();
@@ -599,8 +599,8 @@ fn an_entry_that_stays_withheld_costs_nothing_of_the_budget() {
 }
 
 #[test]
-fn journals_that_lag_are_asked_first_and_one_request_has_many() {
-    let pgs: Vec<_> = (0..REGION_ASK_PGS_MAX as u32 + 5).map(|pg| (2, pg)).collect();
+fn lagging_journals_are_requested_first_and_in_batches() {
+    let pgs: Vec<_> = (0..REGION_REQUEST_PGS_MAX as u32 + 5).map(|pg| (2, pg)).collect();
     let mut site = Site::new(&pgs, 1 << 20);
     let asked = |site: &mut Site| {
         let ask = site.effects().into_iter().find_map(|effect| match effect {
@@ -611,7 +611,7 @@ fn journals_that_lag_are_asked_first_and_one_request_has_many() {
         (request, pgs.iter().map(|(pg, ..)| pg.0).collect::<Vec<_>>())
     };
     let (request, first) = asked(&mut site);
-    let most = REGION_ASK_PGS_MAX as u32;
+    let most = REGION_REQUEST_PGS_MAX as u32;
     assert_eq!(first, (0..most).collect::<Vec<_>>());
     let told = |left| {
         let (token, last) = (Token::default(), OpSeq(9));
@@ -675,8 +675,8 @@ fn a_clock_that_is_set_back_stops_nothing() {
 fn a_region_whose_changes_cannot_be_taken_holds_up_no_other() {
     let mut site = Site::new(&[(2, 0), (3, 0)], 1 << 20);
     let ahead_ms = START_MS + 10 * REGION_CLOCK_AHEAD_MS_MAX;
-    for op in (0..3 * REGION_STUCK_MAX as u64).step_by(REGION_ASK_IDS_MAX) {
-        let last = op + REGION_ASK_IDS_MAX as u64;
+    for op in (0..3 * REGION_STUCK_MAX as u64).step_by(REGION_REQUEST_IDS_MAX) {
+        let last = op + REGION_REQUEST_IDS_MAX as u64;
         let told: Vec<_> = (op + 1..=last).map(|op| marker(2, 0, op, ahead_ms + op)).collect();
         let request = site.asked(2);
         site.effects();

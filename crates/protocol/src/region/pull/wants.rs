@@ -316,7 +316,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        Fetched { entries, untaken, withheld, baseless, changed, came_bytes }: Fetched,
+        Fetched { entries, untaken, withheld, baseless, changed, received_bytes }: Fetched,
         here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
@@ -326,9 +326,9 @@ impl Pull {
         }) else {
             return;
         };
-        self.settle_budget(region, &asked, came_bytes);
+        self.settle_budget(region, &asked, received_bytes);
         let lists = [&untaken, &withheld, &baseless, &changed];
-        if came_bytes == 0 && entries.is_empty() && lists.iter().all(|names| names.is_empty()) {
+        if received_bytes == 0 && entries.is_empty() && lists.iter().all(|names| names.is_empty()) {
             self.back_off(now_ms, region);
         }
         // Of a name that comes twice the first counts.
@@ -404,7 +404,7 @@ impl Pull {
     }
 
     /// True if claims are looked at again once an entry is joined: those of other regions, and those that came later.
-    pub(super) fn is_looked_at_again(&self, name: &Name) -> bool {
+    pub(super) fn is_due_for_recheck(&self, name: &Name) -> bool {
         self.merging(name).is_some_and(|by| !self.wants[name].is_settled_by(by))
     }
 

@@ -2,7 +2,7 @@
 
 use larder_types::DiskId;
 
-use super::{Balance, Known};
+use super::{Balance, HolderReport};
 use crate::limits::{CHOICES_MAX, STALE_US_MAX};
 use crate::scheduler::meter::{Load, Report, SIZE_CLASSES, SizeClass};
 
@@ -15,7 +15,7 @@ pub(super) const PARTS: u64 = 16;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HolderState {
     /// It has no report, or an expired one, and owes no answer.
-    pub(super) is_unheard: bool,
+    pub(super) is_report_stale: bool,
     /// Requests at the disk, in [`PARTS`].
     pub(super) queue: u64,
     /// Bytes of these requests.
@@ -79,7 +79,7 @@ struct ReportedQueue {
 }
 
 impl ReportedQueue {
-    fn of(known: &Known, now_us: u64) -> Self {
+    fn of(known: &HolderReport, now_us: u64) -> Self {
         let Some(report) = &known.report else { return Self::default() };
         let age_us = now_us.saturating_sub(known.heard_us);
         let half_us = finish_us(report).min(STALE_US_MAX);
@@ -109,9 +109,9 @@ impl Balance {
         for ((seen, told), disk) in seen.iter_mut().zip(&told).zip(holders) {
             // A disk that owes an answer is not unheard because it is silent.
             let known = self.known.get(disk);
-            let is_unheard = known.is_none_or(|it| it.owes() == 0 && !it.is_heard(now_us));
+            let is_report_stale = known.is_none_or(|it| it.owes() == 0 && !it.is_heard(now_us));
             *seen = HolderState {
-                is_unheard,
+                is_report_stale,
                 ..known.map_or_else(HolderState::default, |it| of_known(it, *told, mean, class))
             };
         }
@@ -146,7 +146,7 @@ impl Balance {
     }
 }
 
-fn of_known(known: &Known, told: ReportedQueue, mean: u64, class: SizeClass) -> HolderState {
+fn of_known(known: &HolderReport, told: ReportedQueue, mean: u64, class: SizeClass) -> HolderState {
     let report = known.report.unwrap_or_default();
     // A long queue at another disk says nothing about a disk that usually has a short one.
     let usual = mean.min(known.queue_average);
@@ -165,7 +165,7 @@ fn of_known(known: &Known, told: ReportedQueue, mean: u64, class: SizeClass) -> 
     let reported_bytes =
         bytes_of(&report.waiting).checked_div(requests_of(&report.waiting)).unwrap_or(0);
     HolderState {
-        is_unheard: false,
+        is_report_stale: false,
         // This asker's own requests are in the queue for certain.
         queue: (faded + PARTS * requests_of(&known.since)).max(owed),
         bytes: (faded / PARTS)

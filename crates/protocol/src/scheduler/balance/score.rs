@@ -54,10 +54,10 @@ fn best_of(
     let meant = || (0..seen.len()).filter(|at| is_meant(*at));
     // An unheard holder's last report counts here: that it may be as good as the best makes no worse holder as good.
     let best = meant().map(|at| scores[at]).min().unwrap_or(u128::MAX);
-    let are_equal = meant().filter(|at| seen[*at].is_unheard || scores[*at] == best);
+    let are_equal = meant().filter(|at| seen[*at].is_report_stale || scores[*at] == best);
     let bits = are_equal.fold(0, |bits, at| bits | 1 << at);
     // If all of them are unheard, their last reports do not count.
-    let heard = meant().filter(|at| !seen[*at].is_unheard).map(|at| scores[at]).min();
+    let heard = meant().filter(|at| !seen[*at].is_report_stale).map(|at| scores[at]).min();
     (bits, heard.unwrap_or(0))
 }
 

@@ -8,7 +8,7 @@ use crate::scheduler::counter_rng::CounterRng;
 const BYTES: u64 = 4096;
 const HOLDERS: [DiskId; 3] = [DiskId(1), DiskId(2), DiskId(3)];
 /// Those that go by what was heard.
-const HEARING: [Policy; 4] =
+const REPORTING_POLICIES: [Policy; 4] =
     [Policy::C3, Policy::Prequal, Policy::EarliestFinish, Policy::Parallel];
 
 /// So many small requests at a disk that takes so long for each and serves one at a time.
@@ -64,15 +64,15 @@ fn policies_that_hear_nothing_take_the_first_any_or_turns() {
 }
 
 #[test]
-fn nobody_was_heard_and_any_may_be_asked() {
-    for policy in HEARING {
+fn without_reports_any_holder_may_be_read() {
+    for policy in REPORTING_POLICIES {
         assert_eq!(choices(&mut Balance::new(policy, 1), 0), all(), "{policy:?}");
     }
 }
 
 #[test]
 fn the_least_queue_is_asked_by_all_that_hear() {
-    for policy in HEARING {
+    for policy in REPORTING_POLICIES {
         let mut balance = heard(policy, [report(9, 1000), report(2, 1000), report(8, 1000)]);
         assert_eq!(choices(&mut balance, 1), [2].into(), "{policy:?}");
     }
@@ -80,7 +80,7 @@ fn the_least_queue_is_asked_by_all_that_hear() {
 
 #[test]
 fn equals_are_taken_at_random() {
-    for policy in HEARING {
+    for policy in REPORTING_POLICIES {
         let mut balance = heard(policy, [report(2, 1000), report(9, 1000), report(2, 1000)]);
         assert_eq!(choices(&mut balance, 1), [1, 3].into(), "{policy:?}");
     }
@@ -88,7 +88,7 @@ fn equals_are_taken_at_random() {
 
 #[test]
 fn what_was_sent_since_counts() {
-    for policy in HEARING {
+    for policy in REPORTING_POLICIES {
         let mut balance = heard(policy, [report(4, 1000), report(2, 1000), report(9, 1000)]);
         (0..8).for_each(|_| balance.sent(1, DiskId(2), BYTES));
         assert_eq!(choices(&mut balance, 1), [1].into(), "{policy:?}");
@@ -97,7 +97,7 @@ fn what_was_sent_since_counts() {
 
 #[test]
 fn what_was_given_up_counts_no_more() {
-    for policy in HEARING {
+    for policy in REPORTING_POLICIES {
         let mut balance = heard(policy, [report(4, 1000), report(2, 1000), report(9, 1000)]);
         (0..8).for_each(|_| balance.sent(1, DiskId(2), BYTES));
         (0..8).for_each(|_| balance.gave_up(DiskId(2), BYTES));
@@ -177,7 +177,7 @@ fn a_disk_that_serves_many_at_once_is_done_earlier() {
 }
 
 #[test]
-fn a_disk_that_owes_an_answer_for_too_long_is_not_asked() {
+fn a_disk_with_an_overdue_reply_gets_no_reads() {
     let mut balance = heard(Policy::EarliestFinish, [report(0, 1000); 3]);
     balance.sent(1, DiskId(1), BYTES);
     assert!(!choices(&mut balance, 100_000).contains(&1));
@@ -202,7 +202,7 @@ fn the_report_of_a_long_queue_fades() {
 /// However bad the news of a disk was, it is asked again, even if the others always have good news.
 #[test]
 fn no_disk_starves_on_account_of_an_old_report() {
-    for policy in HEARING {
+    for policy in REPORTING_POLICIES {
         let mut balance = heard(policy, [report(10_000, 100_000), report(0, 100), report(0, 100)]);
         let mut rng = CounterRng(7, 0);
         let (mut now_us, mut asked) = (0, None);
@@ -230,7 +230,7 @@ fn no_disk_starves_on_account_of_an_old_report() {
 
 #[test]
 fn a_disk_with_bad_news_is_no_better_because_the_others_were_not_heard_for_long() {
-    for policy in HEARING {
+    for policy in REPORTING_POLICIES {
         let mut balance = heard(policy, [report(100, 100_000), report(0, 100), report(1, 100)]);
         assert_eq!(choices(&mut balance, 2 * STALE_US_MIN), [2, 3].into(), "{policy:?}");
     }
@@ -259,7 +259,7 @@ fn prequal_asks_the_least_queue_when_all_are_long() {
 }
 
 #[test]
-fn another_policy_goes_by_what_was_heard_before() {
+fn another_policy_starts_from_earlier_reports() {
     let mut balance = heard(Policy::Random, [report(9, 1000), report(2, 1000), report(8, 1000)]);
     assert_eq!((choices(&mut balance, 1), balance.policy()), (all(), Policy::Random));
     balance.set_policy(Policy::Parallel);
@@ -270,14 +270,14 @@ fn another_policy_goes_by_what_was_heard_before() {
 fn what_is_remembered_is_bounded_and_what_owes_is_kept() {
     let mut balance = Balance::new(Policy::Parallel, 1);
     balance.sent(0, DiskId(0), BYTES);
-    for number in 1..2 * HOLDERS_HEARD_MAX as u32 {
+    for number in 1..2 * HOLDERS_TRACKED_MAX as u32 {
         balance.heard(u64::from(number), DiskId(number), report(1, 1000));
-        assert!(balance.disks() <= HOLDERS_HEARD_MAX);
+        assert!(balance.disks() <= HOLDERS_TRACKED_MAX);
     }
     assert!(balance.known[&DiskId(0)].owes() == 1);
-    for number in 0..2 * HOLDERS_HEARD_MAX as u32 {
+    for number in 0..2 * HOLDERS_TRACKED_MAX as u32 {
         balance.sent(0, DiskId(1_000_000 + number), BYTES);
-        assert!(balance.disks() <= HOLDERS_HEARD_MAX);
+        assert!(balance.disks() <= HOLDERS_TRACKED_MAX);
     }
 }
 

@@ -169,7 +169,7 @@ fn what_is_late_leaves_also_while_the_device_serves_nothing() {
 }
 
 #[test]
-fn a_read_that_failed_at_once_does_not_say_that_the_disk_is_quick() {
+fn an_immediate_failure_does_not_count_as_a_fast_disk() {
     let mut disk = Disk::default();
     let serve = |disk: &mut Disk, took_us, is_measure| {
         let begun = begins(disk, Urgency::Client);
@@ -184,7 +184,7 @@ fn a_read_that_failed_at_once_does_not_say_that_the_disk_is_quick() {
 }
 
 #[test]
-fn a_device_that_hangs_is_told_of_while_it_ends_nothing() {
+fn a_hanging_device_is_reported_and_ends_nothing() {
     let (mut disk, mut begun) = busy();
     let served = |disk: &mut Disk, begun| {
         disk.served(1_000, begun, true);

@@ -23,7 +23,7 @@ impl Primary {
         Self { front, now_us: 0, begun: BTreeMap::new(), wakes_us: None }
     }
 
-    fn carry_out(&mut self, outbox: Outbox) -> Vec<Vec<u32>> {
+    fn perform(&mut self, outbox: Outbox) -> Vec<Vec<u32>> {
         let mut began = Vec::new();
         for effect in outbox {
             match effect {
@@ -42,14 +42,14 @@ impl Primary {
         self.front
             .arrived(self.now_us, key, token, QueuedRequest::plain(kind), &mut outbox)
             .unwrap();
-        self.carry_out(outbox)
+        self.perform(outbox)
     }
 
     fn at(&mut self, now_us: u64) -> Vec<Vec<u32>> {
         let mut outbox = Vec::new();
         self.now_us = now_us;
         self.front.due(now_us, &mut outbox);
-        self.carry_out(outbox)
+        self.perform(outbox)
     }
 
     /// The group of this request ends.
@@ -59,7 +59,7 @@ impl Primary {
         self.begun.remove(&number);
         let mut outbox = Vec::new();
         self.front.ended(self.now_us, number, &mut outbox);
-        self.carry_out(outbox)
+        self.perform(outbox)
     }
 }
 

@@ -117,7 +117,7 @@ fn one_that_refuses_at_once_is_asked_after_the_others_for_a_while() {
 }
 
 #[test]
-fn a_near_holder_is_asked_unless_a_far_one_is_better_by_the_trip() {
+fn a_near_holder_is_read_unless_a_far_one_is_better_by_the_round_trip() {
     let replicas = [replica(0), near(1), replica(2)];
     let mut reads = reads(Policy::EarliestFinish);
     assert_eq!(firsts(&mut reads, 0, all(), &replicas), [1].into(), "nothing was heard");
@@ -192,7 +192,7 @@ fn no_disk_starves_on_account_of_an_old_report() {
 }
 
 #[test]
-fn a_late_read_is_hedged_with_a_holder_that_was_not_asked() {
+fn a_late_read_is_hedged_with_another_holder() {
     let mut reads = reads(Policy::EarliestFinish);
     let mut reading = Reading::of(all(), three(), BYTES);
     let first = reads.next(0, &mut reading, 1).unwrap();
@@ -219,7 +219,7 @@ fn the_delay_is_that_of_the_size() {
 }
 
 #[test]
-fn one_that_may_still_be_down_is_asked_and_is_no_hedge() {
+fn a_holder_that_may_be_down_is_read_and_is_no_hedge() {
     let due = |index| Replica { health: ServerHealth::Due, ..replica(index) };
     for policy in Policy::ALL {
         let mut reads = reads(policy);
@@ -260,14 +260,14 @@ fn at_most_three_percent_of_reads_are_hedged() {
 }
 
 #[test]
-fn counts_tell_policy_rank_and_age() {
+fn counts_are_by_policy_rank_and_age() {
     let mut reads = reads(Policy::PrimaryFirst);
     heard(&mut reads, 1000, &[(replica(0), report(0, 100))]);
     let mut reading = Reading::of(Holders(0b110), three(), BYTES);
     let asked = reads.next(3000, &mut reading, 0).unwrap();
     reads.gave_up(asked);
     reads.set_policy(Policy::Random);
-    reads.set_askers(4);
+    reads.set_requesters(4);
     let mut reading = Reading::of(Holders(0b001), three(), BYTES);
     let asked = reads.next(3500, &mut reading, 0).unwrap();
     reads.gave_up(asked);

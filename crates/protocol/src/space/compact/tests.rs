@@ -68,7 +68,7 @@ fn space_in_short_pieces_is_fragmented_only_for_chunks_that_need_many_of_them() 
     assert_eq!(group.fragmented(from), 0, "eight pieces make it");
     ask(&mut group, 57);
     assert_eq!(group.fragmented(from), 1);
-    for _ in 0..2 * ASKED_WINDOW {
+    for _ in 0..2 * REQUEST_WINDOW {
         ask(&mut group, 1);
     }
     assert_eq!(group.fragmented(from), 0, "it was asked for long ago");

@@ -174,12 +174,12 @@ fn while_little_room_is_left_on_a_disk_nothing_rests() {
     let mut group = group();
     allocate(&mut group, 80).unwrap();
     free(&mut group, extent(0, 40), 7, 100);
-    group.note_room(true);
+    group.note_free_space(true);
     free(&mut group, extent(40, 20), 8, 100);
     assert_eq!((group.usage().resting, group.given_up()), (40, 20));
     group.end_rests(REST);
     assert_eq!((group.usage().resting, group.given_up()), (0, 60));
-    group.note_room(false);
+    group.note_free_space(false);
     free(&mut group, extent(60, 20), 9, 100);
     assert_eq!(group.usage().resting, 20, "there is room again");
 }

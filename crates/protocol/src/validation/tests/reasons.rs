@@ -210,7 +210,7 @@ fn a_puts_data_is_its_own_and_lies_where_puts_lie() {
 }
 
 #[test]
-fn an_append_goes_on_an_earlier_version_and_lies_in_rows() {
+fn an_append_extends_an_earlier_version_in_rows() {
     let judge = |onto, (offset, size), body| {
         let made = Appended { offset, size, etag: ETag::Md5([1; 16]), checksum: None };
         let (bucket, key, clock) = (BUCKET, key_of("k"), HybridClock(7));

@@ -237,7 +237,7 @@ impl Draw {
         let (request, bucket, key) = (self.request(), BUCKET, self.key());
         let kinds = if self.odd() { 22 } else { 19 };
         match self.below(kinds) {
-            15..=18 => self.told_op(pg, id),
+            15..=18 => self.draw_remote_op(pg, id),
             0 => {
                 let members = vec![ServerId(1); self.num(2).min(100) as usize];
                 Op::ViewStart { members, boot: BootId(1) }

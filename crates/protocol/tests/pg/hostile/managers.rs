@@ -41,17 +41,17 @@ impl Victim {
         let (mut out, ids) = (Vec::new(), [ME, ServerId(2), ServerId(3)]);
         let quorum = Quorum::found(ME, &ids, seed, 0, &mut out);
         let mut victim = Self { quorum, stored: Stored::default(), now_ms: 0, rounds: vec![1] };
-        victim.carry_out(out);
+        victim.perform(out);
         victim
     }
 
     fn step(&mut self, event: QuorumEvent) {
         let mut out = Vec::new();
         self.quorum.step(self.now_ms, event, &mut out);
-        self.carry_out(out);
+        self.perform(out);
     }
 
-    fn carry_out(&mut self, effects: Vec<QuorumEffect>) {
+    fn perform(&mut self, effects: Vec<QuorumEffect>) {
         for effect in effects {
             match effect {
                 QuorumEffect::Persist(number, write) => {
@@ -403,7 +403,7 @@ fn map_case(seed: u64, tally: &mut Tally) {
         leading.apply(&Command::ServerStarted(ServerId(id), BootId(1), Vec::new(), has));
         leading.apply(&Command::AddDisk(ServerId(id), Weight(100), 3));
     }
-    leading.consider(PolicyEvent::Elected { brief_since_ms: None });
+    leading.consider(PolicyEvent::Elected { shortened_since_ms: None });
     for _ in 0..20 + draw.below(60) {
         tally.stepped += 1;
         match draw.below(4) {

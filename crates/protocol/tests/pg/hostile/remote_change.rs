@@ -22,7 +22,7 @@ impl Draw {
     }
 
     /// The op of a store among regions.
-    pub(super) fn told_op(&mut self, pg: &Pg, id: OpId) -> Op {
+    pub(super) fn draw_remote_op(&mut self, pg: &Pg, id: OpId) -> Op {
         let (request, bucket, key) = (self.request(), BUCKET, self.key());
         let at = self.stamp();
         let region = if self.odd() { RegionId(9) } else { at.region };

@@ -33,7 +33,7 @@ fn ops(batch: &Batch) -> Vec<u64> {
 }
 
 #[test]
-fn a_token_is_told_all_behind_it_in_batches() {
+fn a_token_gets_everything_after_it_in_batches() {
     let journal = journal(9);
     let first = journal.since(token(0), 2).unwrap();
     assert_eq!((ops(&first), first.token, first.left), (vec![10, 20], token(20), (3, 30)));

@@ -71,7 +71,7 @@ pub enum Timer {
 impl World {
     pub(super) fn begin_homes(&mut self, at: usize) {
         let (id, life) = (self.sites[at].id, self.sites[at].life);
-        let first = self.home_dice.below(TICK_MS);
+        let first = self.home_rng.below(TICK_MS);
         self.later(first, Happening::Home(id, life, Timer::Tick));
     }
 
@@ -118,7 +118,7 @@ impl World {
     fn home_tick(&mut self, at: usize) -> Result<(), String> {
         let id = self.sites[at].id;
         let others: Vec<_> = self.others(id).into_iter().collect();
-        let Some(other) = self.home_dice.pick(&others) else { return Ok(()) };
+        let Some(other) = self.home_rng.pick(&others) else { return Ok(()) };
         if !self.sites[at].disk.has_bucket {
             self.send(id, other, Message::Home(Word::AskBucket));
             return Ok(());
@@ -127,18 +127,18 @@ impl World {
             self.send(id, other, Message::Home(Word::Told(home.told())));
         }
         if self.now_ms < self.homes_until_ms() {
-            if self.home_dice.one_in(15) {
+            if self.home_rng.one_in(15) {
                 self.sites[at].homes.is_ordered = true;
             }
-            if self.home_dice.one_in(60) {
+            if self.home_rng.one_in(60) {
                 self.give_up(at);
             }
             self.lock(at)?;
         }
-        if self.is_calm() && self.home_dice.one_in(40) {
+        if self.is_calm() && self.home_rng.one_in(40) {
             self.counts.crashes += 1;
             self.sites[at].crash();
-            let away = self.home_dice.below(3_000);
+            let away = self.home_rng.below(3_000);
             self.later(away, Happening::Start(at));
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl World {
                     self.later(ANSWER_MS, Happening::Home(id, life, Timer::Late(to, number)));
                 }
                 Effect::Set { expected, next } => {
-                    let ms = self.home_dice.below(60);
+                    let ms = self.home_rng.below(60);
                     self.later(ms, Happening::Home(id, life, Timer::Set(expected, next)));
                 }
                 Effect::Wait => self.later(WAIT_MS, Happening::Home(id, life, Timer::Waited)),
@@ -210,9 +210,9 @@ impl World {
         }
     }
 
-    pub(super) fn hear_word(&mut self, from: RegionId, at: usize, word: Word) {
+    pub(super) fn receive_word(&mut self, from: RegionId, at: usize, word: Word) {
         let id = self.sites[at].id;
-        if self.is_calm() && self.home_dice.one_in(20) {
+        if self.is_calm() && self.home_rng.one_in(20) {
             return;
         }
         match word {
@@ -316,8 +316,8 @@ impl World {
             ));
         }
         let pg = pg_of(&name, self.sites[at].pgs());
-        let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.home_dice);
-        let what = object(stamp, &mut self.home_dice);
+        let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.home_rng);
+        let what = object(stamp, &mut self.home_rng);
         let told = Entry { at: stamp, origin, what };
         self.sites[at].keep(&name, &told, Some(origin.op.seq))?;
         self.counts.locks += u64::from(has_home);
@@ -337,7 +337,7 @@ impl World {
         let is_lock = |it: &&Acknowledged| it.name.bucket == BUCKET;
         let made = self.judge.acknowledged.iter().rev().filter(is_lock);
         let made: Vec<_> = made.take(LATELY).map(|it| it.name.clone()).collect();
-        if let Some(name) = self.home_dice.pick(&made).filter(|_| self.home_dice.one_in(2)) {
+        if let Some(name) = self.home_rng.pick(&made).filter(|_| self.home_rng.one_in(2)) {
             return name;
         }
         let key = ObjectKey::new(&format!("lock {}", self.number)).expect("a key");

@@ -21,32 +21,32 @@ pub struct PartAsk {
 
 /// The answer to it.
 #[derive(Debug, Clone)]
-pub struct PartTold {
+pub struct PartReply {
     ask: PartAsk,
     entry: Option<Entry>,
     bytes: u64,
 }
 
 /// Answers with what is durable.
-pub fn tell(site: &Site, ask: PartAsk) -> PartTold {
+pub fn tell(site: &Site, ask: PartAsk) -> PartReply {
     let entry = site.disk.entries.get(&ask.name).map(|kept| kept.entry.clone());
     let size = entry.as_ref().map_or(0, Entry::bytes);
     let is_it = entry.as_ref().is_some_and(|entry| ask.at.is_none_or(|at| at == entry.at));
     let bytes = if is_it { size.saturating_sub(ask.from).min(ask.bytes_max) } else { 0 };
-    PartTold { ask, entry, bytes }
+    PartReply { ask, entry, bytes }
 }
 
 impl Site {
-    pub fn ask_part(&self, request: u64, name: Name, bytes_max: u64) -> PartAsk {
+    pub fn request_part(&self, request: u64, name: Name, bytes_max: u64) -> PartAsk {
         let known = self.partials.get(&name).copied();
         let (at, from) = known.map_or((None, 0), |(at, got, _)| (Some(at), got));
         PartAsk { request, name, at, from, bytes_max }
     }
 
     /// The event for the machine, and true if a part has come that is not the last.
-    pub fn take_part(&mut self, now_ms: u64, told: PartTold) -> (Event, bool) {
-        let PartTold { ask: PartAsk { request, name, from, .. }, entry, bytes } = told;
-        let mut fetched = Fetched { came_bytes: bytes, ..Fetched::default() };
+    pub fn take_part(&mut self, now_ms: u64, told: PartReply) -> (Event, bool) {
+        let PartReply { ask: PartAsk { request, name, from, .. }, entry, bytes } = told;
+        let mut fetched = Fetched { received_bytes: bytes, ..Fetched::default() };
         let Some(entry) = entry else {
             fetched.entries.push((name, None));
             return (Event::Fetched { request, fetched }, false);

@@ -25,7 +25,7 @@ fn server() -> (Arc<DataServer>, Volume) {
     let floor = GrantKey { view: VIEW, seq: OpSeq(0) };
     let create = Action::CreatePv { pv: PvId(0), lv: LV, replica: 0, map: MapVersion(1) };
     for action in [create, Action::Open { lv: LV, view: VIEW, floor, boot: BOOT }] {
-        server.carry_out(action, 0, Box::new(|done| assert!(done.is_ok())));
+        server.perform(action, 0, Box::new(|done| assert!(done.is_ok())));
     }
     (server, volume)
 }
@@ -46,7 +46,7 @@ fn write(server: &DataServer, number: u32, bytes: usize) -> Receiver<Result<Answ
         len: 5,
     };
     let (done, becomes) = channel();
-    server.carry_out(action, bytes, Box::new(move |result| done.send(result).unwrap()));
+    server.perform(action, bytes, Box::new(move |result| done.send(result).unwrap()));
     becomes
 }
 
@@ -81,13 +81,13 @@ fn a_write_behind_too_many_commands_is_refused_and_one_is_taken_when_they_are_do
     let floor = GrantKey { view: VIEW, seq: OpSeq(0) };
     while server.counters().queued_commands < DISK_QUEUE_COMMANDS_MAX as u64 {
         let elsewhere = Action::RaiseFloor { lv: LvId(9), floor };
-        server.carry_out(elsewhere, 0, Box::new(|done| assert!(done.is_err())));
+        server.perform(elsewhere, 0, Box::new(|done| assert!(done.is_err())));
     }
     assert_eq!(answer(&write(&server, 0, 5)), Err(Refusal::Busy));
     // A group's request is never refused.
     let (done, raised) = channel();
     let raise = Action::RaiseFloor { lv: LV, floor };
-    server.carry_out(raise, 0, Box::new(move |result| done.send(result).unwrap()));
+    server.perform(raise, 0, Box::new(move |result| done.send(result).unwrap()));
     let disk = begin(&server, volume);
     assert_eq!(answer(&raised), Ok(Answer::Floor(floor)), "all before it is done");
     assert_eq!(answer(&write(&server, 0, 5)), Ok(Answer::Written));
@@ -104,7 +104,7 @@ fn writes_that_succeed_are_counted_by_size_and_no_other_command_is() {
     let (done, raised) = channel();
     let floor = GrantKey { view: VIEW, seq: OpSeq(9) };
     let raise = Action::RaiseFloor { lv: LV, floor };
-    server.carry_out(raise, 0, Box::new(move |result| done.send(result).unwrap()));
+    server.perform(raise, 0, Box::new(move |result| done.send(result).unwrap()));
     assert_eq!(answer(&raised), Ok(Answer::Floor(floor)));
     assert_eq!(answer(&write(&server, 2, 9000)), Err(Refusal::BelowFloor));
     let cells = server.counts_now().counts.into_iter();

@@ -33,8 +33,8 @@ use tokio::time::{Instant, timeout_at};
 use super::DataNode;
 use super::reads::ReadCommand;
 use crate::limits::{
-    COPIES_MAX, COPIES_WAITING_MAX, COPY_MARGIN_MS, COPY_PATIENCE_MS, COPY_READS_MAX,
-    COPY_TURN_MS_MAX, READ_PATIENCE_MS, READ_PIECE_BYTES,
+    COPIES_MAX, COPIES_WAITING_MAX, COPY_MARGIN_MS, COPY_READS_MAX, COPY_TIMEOUT_MS,
+    COPY_TURN_MS_MAX, READ_PIECE_BYTES, READ_TIMEOUT_MS,
 };
 use crate::managers::down;
 use crate::peers::Peers;
@@ -76,7 +76,7 @@ impl CopyCounters {
 pub(super) struct Copies {
     node: Arc<DataNode>,
     holders: Peers<DataService>,
-    turns: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
 /// An order's place among those that wait or are carried out.
@@ -110,8 +110,8 @@ struct Busy;
 
 impl Copies {
     pub(super) fn new(node: Arc<DataNode>, endpoint: &Arc<Endpoint>) -> Arc<Self> {
-        let turns = Arc::new(Semaphore::new(COPIES_MAX));
-        Arc::new(Self { node, holders: Peers::new(endpoint), turns })
+        let slots = Arc::new(Semaphore::new(COPIES_MAX));
+        Arc::new(Self { node, holders: Peers::new(endpoint), slots })
     }
 
     /// Carries out an order that was checked, and answers. Stops when the primary cancels it.
@@ -144,10 +144,10 @@ impl Copies {
     /// nobody waits for.
     async fn make_in_turn(&self, order: &CopyOrder) -> Result<(CopyEnd, Vec<ServerId>), Busy> {
         let begun = Instant::now();
-        let patience = Duration::from_millis(u64::from(order.patience_ms).min(COPY_PATIENCE_MS));
-        let until = begun + patience.saturating_sub(Duration::from_millis(COPY_MARGIN_MS));
+        let max_wait = Duration::from_millis(u64::from(order.patience_ms).min(COPY_TIMEOUT_MS));
+        let until = begun + max_wait.saturating_sub(Duration::from_millis(COPY_MARGIN_MS));
         let by = until.min(begun + Duration::from_millis(COPY_TURN_MS_MAX));
-        let turn = timeout_at(by, self.turns.clone().acquire_owned()).await;
+        let turn = timeout_at(by, self.slots.clone().acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Busy) };
         if self.node.server.is_full() {
             return Ok((CopyEnd::Full, Vec::new()));
@@ -216,7 +216,7 @@ impl Copies {
         let chunk = &holders.order.chunk;
         let (reply, bytes) = match holder == self.node.me {
             true => self.read_here(chunk, range.clone()).await?,
-            false => self.ask(holder, chunk, range.clone()).await?,
+            false => self.order_copy(holder, chunk, range.clone()).await?,
         };
         match reply {
             DataReply::Bytes if bytes.len() == range.len() => {
@@ -245,7 +245,7 @@ impl Copies {
         self.node.reads.read_here(wanted).await.ok()
     }
 
-    async fn ask(
+    async fn order_copy(
         &self,
         holder: ServerId,
         chunk: &Chunk,
@@ -255,7 +255,7 @@ impl Copies {
         let peer = self.holders.of(&managers.map(), holder)?;
         let (from, len) = (range.start, range.len() as u32);
         let call = DataCall::ReadVerified { chunk: Box::new(chunk.clone()), from, len };
-        let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
+        let deadline = Instant::now() + Duration::from_millis(READ_TIMEOUT_MS);
         let answered = tokio::select! {
             biased;
             answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
@@ -287,7 +287,7 @@ impl Copies {
             let _unwanted = told.send(result);
         };
         let action = Action::Write { lv, grant: *grant, extents: extents.clone(), data, len };
-        self.node.server.carry_out(action, bytes, Box::new(written));
+        self.node.server.perform(action, bytes, Box::new(written));
         match heard.await {
             Ok(Ok(Answer::Written)) => Ok(CopyEnd::Durable),
             Ok(Err(Refusal::Busy)) => Err(Busy),

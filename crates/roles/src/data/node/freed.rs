@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::DataNode;
-use crate::limits::{FREE_PAUSE_MS, FREES_MAX, ROOM_LOOK_MS};
+use crate::limits::{FREE_PAUSE_MS, FREE_SPACE_CHECK_MS, FREES_MAX};
 
 /// The PVs that were freed in this run.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl DataNode {
             pause_ms = FREE_PAUSE_MS;
             for _ in 0..FREES_MAX {
                 let Some((pv, map)) = self.next_free() else {
-                    pause_ms = ROOM_LOOK_MS;
+                    pause_ms = FREE_SPACE_CHECK_MS;
                     break;
                 };
                 match self.free(pv, map).await {
@@ -134,7 +134,7 @@ impl DataNode {
             // Nobody waits for it any more.
             let _unheard = done.send(result);
         });
-        self.server.carry_out(Action::FreePv { pv, map }, 0, then);
+        self.server.perform(Action::FreePv { pv, map }, 0, then);
         ends.await.ok()
     }
 }

@@ -8,8 +8,8 @@
 //! 3. Nothing is written to a data file whose cluster and disk are not those that the map names for this server.
 
 mod copies;
-mod face;
 mod freed;
+mod handler;
 mod open;
 mod reads;
 
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use larder_env::threads::JoinHandle;
-use larder_protocol::limits::{NO_ROOM_MS, SERVER_BEAT_MS};
+use larder_protocol::limits::{DISK_FULL_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{ReplicaRecord, Topology};
 use larder_protocol::scheduler::DiskCounts;
@@ -29,12 +29,12 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use crate::data::disk::DataServer;
-use crate::limits::{ROOM_LOOK_MS, TICK_MS};
+use crate::limits::{FREE_SPACE_CHECK_MS, TICK_MS};
 use crate::managers::{DeferredOrders, Managers, Presence, Run};
 use crate::progress::{DiskRoomStatus, FileStatus};
 pub use copies::CopyCounters;
-pub use face::DataFace;
 use freed::Freed;
+pub use handler::DataHandler;
 #[cfg(test)]
 pub(crate) use open::OpenedDisk;
 pub use open::{DataNodeConfig, DataNodeError};
@@ -93,7 +93,7 @@ impl DataNode {
 
     /// Room on its disk.
     #[must_use]
-    pub fn room(&self) -> DiskRoomStatus {
+    pub fn free_space(&self) -> DiskRoomStatus {
         let (held, spare) = (self.server.held_bytes(), self.server.spare_bytes());
         let file = (!Path::new(&self.name).is_absolute()).then_some(FileStatus { held, spare });
         DiskRoomStatus { disk: self.disk.0, lacks_room: self.server.lacks_room(), file }
@@ -157,7 +157,9 @@ impl DataNode {
         self.freed.given(pv);
         let managers = self.managers.clone();
         let created = Box::new(move |result| match result {
-            Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica, disk, pv)),
+            Ok(Answer::Created) => {
+                managers.send_message(ServerMessage::Created(lv, replica, disk, pv))
+            }
             Ok(_) => unreachable!("a PV is created or not"),
             Err(Refusal::Outdated) => {
                 tracing::debug!(%lv, %pv, %map, "a manager assigned a physical volume too late");
@@ -166,16 +168,16 @@ impl DataNode {
                 tracing::error!(%lv, %pv, %refusal, "a physical volume could not be created");
             }
         });
-        self.server.carry_out(Action::CreatePv { pv, lv, replica, map }, 0, created);
+        self.server.perform(Action::CreatePv { pv, lv, replica, map }, 0, created);
     }
 
     /// Looks after the disk as long as somebody polls this: its free space, reads that wait for it, and what nobody has any more.
     pub async fn watch_disk(&self) {
-        tokio::join!(self.watch_room(), self.give_space_back());
+        tokio::join!(self.watch_free_space(), self.give_space_back());
     }
 
     /// The managers hear at once that there is no room for another volume, and then as long as it is so.
-    async fn watch_room(&self) {
+    async fn watch_free_space(&self) {
         let (mut is_told, mut silent_ms, mut room_ms) = (false, 0, 0);
         let mut pause_ms = 0;
         loop {
@@ -184,11 +186,11 @@ impl DataNode {
             self.reads.shed();
             self.server.measure_free_space();
             let is_calm = !self.server.is_nearly_full() && self.reads.counts().1 == 0;
-            pause_ms = if is_calm { ROOM_LOOK_MS } else { TICK_MS };
+            pause_ms = if is_calm { FREE_SPACE_CHECK_MS } else { TICK_MS };
             if !self.server.lacks_room() {
                 room_ms += passed_ms;
                 // Near the bound each write or delete may change it: that is not logged each time.
-                if is_told && room_ms >= NO_ROOM_MS {
+                if is_told && room_ms >= DISK_FULL_MS {
                     is_told = false;
                     tracing::info!(disk = self.name, "the disk has free space again");
                 }
@@ -199,7 +201,7 @@ impl DataNode {
             }
             if !is_told || silent_ms >= SERVER_BEAT_MS {
                 silent_ms = 0;
-                self.managers.say(ServerMessage::NoRoom(self.boot(), self.disk));
+                self.managers.send_message(ServerMessage::NoRoom(self.boot(), self.disk));
             }
             (is_told, room_ms) = (true, 0);
             silent_ms += pause_ms;

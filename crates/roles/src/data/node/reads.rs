@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::blocking;
 use crate::breakdown::DiskOps;
 use crate::data::disk::{Client, DataServer, OfKind};
-use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
+use crate::limits::{DATA_ANSWER_MAX, READ_TIMEOUT_MS};
 use crate::wire::{CopyState, DataReply, DataService};
 
 /// A read to carry out.
@@ -69,9 +69,9 @@ impl ReadCommand {
     }
 
     /// The time for which the caller waits for the answer.
-    fn patience(&self) -> Duration {
+    fn max_wait(&self) -> Duration {
         match self {
-            Self::Bytes { .. } | Self::Verified { .. } => Duration::from_millis(READ_PATIENCE_MS),
+            Self::Bytes { .. } | Self::Verified { .. } => Duration::from_millis(READ_TIMEOUT_MS),
             Self::Copy(_) => DATA_ANSWER_MAX,
         }
     }
@@ -79,18 +79,18 @@ impl ReadCommand {
 
 struct Read {
     wanted: ReadCommand,
-    asker: Asker,
+    requester: Requester,
     arrived_us: u64,
 }
 
 /// The caller that waits for a read.
-enum Asker {
+enum Requester {
     Server(Responder<DataService>),
     /// This server itself.
     Here(oneshot::Sender<(DataReply, Bytes)>),
 }
 
-impl Asker {
+impl Requester {
     fn version(&self) -> u8 {
         match self {
             Self::Server(responder) => responder.version(),
@@ -185,7 +185,7 @@ impl Reads {
         let number = self.queue.lock().number();
         let reads = Arc::downgrade(self);
         responder.when_unwanted(move || cancel(&reads, number));
-        self.arrive(number, wanted, Asker::Server(responder));
+        self.arrive(number, wanted, Requester::Server(responder));
     }
 
     /// Reads for this server itself, in the queue's order.
@@ -195,19 +195,19 @@ impl Reads {
     ) -> oneshot::Receiver<(DataReply, Bytes)> {
         let (waits, answer) = oneshot::channel();
         let number = self.queue.lock().number();
-        self.arrive(number, wanted, Asker::Here(waits));
+        self.arrive(number, wanted, Requester::Here(waits));
         answer
     }
 
-    fn arrive(self: &Arc<Self>, number: u64, wanted: ReadCommand, asker: Asker) {
+    fn arrive(self: &Arc<Self>, number: u64, wanted: ReadCommand, requester: Requester) {
         let (now_us, what) = (self.now_us(), (wanted.urgency(), wanted.bytes()));
-        let until_us = now_us + wanted.patience().as_micros() as u64;
-        let read = Read { wanted, asker, arrived_us: now_us };
+        let until_us = now_us + wanted.max_wait().as_micros() as u64;
+        let read = Read { wanted, requester, arrived_us: now_us };
         let arrival = self.queue.lock().arrive(now_us, number, what, until_us, read);
         match arrival {
             Arrival::Begins(begun, read) => self.begin(begun, read),
             Arrival::Waits => {}
-            Arrival::TurnedAway(read) => read.asker.busy(),
+            Arrival::TurnedAway(read) => read.requester.busy(),
         }
     }
 
@@ -257,7 +257,7 @@ impl Reads {
         let reads = self.clone();
         let timed = Timed::of(&begun, &read);
         drop(blocking::run(move || {
-            carry_out(AtDevice { begun: Some(begun), is_measure: false, timed, reads }, read);
+            perform(AtDevice { begun: Some(begun), is_measure: false, timed, reads }, read);
         }));
     }
 }
@@ -267,8 +267,8 @@ fn cancel(reads: &Weak<Reads>, number: u64) {
     drop(read);
 }
 
-fn carry_out(mut at_device: AtDevice, Read { wanted, asker, .. }: Read) {
-    let (reads, version) = (at_device.reads.clone(), asker.version());
+fn perform(mut at_device: AtDevice, Read { wanted, requester, .. }: Read) {
+    let (reads, version) = (at_device.reads.clone(), requester.version());
     match wanted {
         ReadCommand::Bytes { lv, extents, range, client } => {
             let read = reads.server.read_raw(lv, &extents, range, at_device.timed.counts);
@@ -280,21 +280,21 @@ fn carry_out(mut at_device: AtDevice, Read { wanted, asker, .. }: Read) {
                 tracing::debug!(%lv, %error, "a chunk cannot be read");
                 Bytes::new()
             });
-            asker.answer(answer, bytes);
+            requester.answer(answer, bytes);
         }
         ReadCommand::Copy(chunk) => {
             let state = reads.server.verify_copy(&chunk);
             at_device.timed.is_served = state != CopyState::Unreadable;
             drop(at_device);
-            asker.answer(DataReply::Verified(state), Bytes::new());
+            requester.answer(DataReply::Verified(state), Bytes::new());
         }
         ReadCommand::Verified { chunk, range } => {
             let read = reads.server.read_verified(&chunk, range);
             at_device.timed.is_served = !matches!(read, Err(CopyState::Unreadable));
             drop(at_device);
             match read {
-                Ok(bytes) => asker.answer(DataReply::Bytes, bytes),
-                Err(state) => asker.answer(DataReply::Verified(state), Bytes::new()),
+                Ok(bytes) => requester.answer(DataReply::Bytes, bytes),
+                Err(state) => requester.answer(DataReply::Verified(state), Bytes::new()),
             }
         }
     }

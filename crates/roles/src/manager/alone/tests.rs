@@ -77,7 +77,7 @@ fn a_flipped_bit_anywhere_makes_the_map_unusable() {
 }
 
 #[test]
-fn a_map_of_a_later_release_is_refused_and_says_so() {
+fn a_map_of_a_later_release_is_refused_with_the_reason() {
     let mut bytes = golden();
     bytes[16] = 2;
     let sum = xxh3_64(&bytes[16..]).to_le_bytes();

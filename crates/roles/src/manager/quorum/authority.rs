@@ -57,7 +57,7 @@ impl Keeper {
     }
 
     /// Asks the other managers for the key, if this manager lacks it.
-    pub(super) fn ask(&self, managers: &Arc<ManagersClient>) -> Option<Asking> {
+    pub(super) fn request(&self, managers: &Arc<ManagersClient>) -> Option<KeyRequest> {
         let missing = self.authority.get().is_none();
         let subject = self.identity.subject();
         let wanted = Wanted {
@@ -68,7 +68,7 @@ impl Keeper {
         };
         let (me, managers) = (subject.server, managers.clone());
         missing.then(|| {
-            Asking(tokio::spawn(async move {
+            KeyRequest(tokio::spawn(async move {
                 let mut pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
                 loop {
                     if let Some(text) = managers.authority(me).await {
@@ -99,9 +99,9 @@ impl Keeper {
 }
 
 /// Asks for the key until another manager gives it. Dropped, it stops asking.
-pub(super) struct Asking(JoinHandle<()>);
+pub(super) struct KeyRequest(JoinHandle<()>);
 
-impl Drop for Asking {
+impl Drop for KeyRequest {
     fn drop(&mut self) {
         self.0.abort();
     }

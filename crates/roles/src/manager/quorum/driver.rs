@@ -33,7 +33,7 @@ use crate::wire::{
 };
 
 /// The responder of a proposal, which waits for its outcome.
-pub(super) type Asker = Responder<ManagerService>;
+pub(super) type Requester = Responder<ManagerService>;
 
 /// An input of a manager from outside.
 pub(super) enum Input {
@@ -46,7 +46,7 @@ pub(super) enum Input {
     /// A message of the leading manager, to be forwarded to this server.
     HandedBack(ServerId, ManagerMessage),
     /// A command to be agreed on.
-    Propose(Command, Asker),
+    Propose(Command, Requester),
 }
 
 /// The route of a server's message.
@@ -76,7 +76,7 @@ impl LedAt {
 
 /// The state of a manager's thread.
 pub(super) struct Driver {
-    pub(super) member: Member<Asker>,
+    pub(super) member: Member<Requester>,
     pub(super) inbox: InboxReceiver<Input>,
     pub(super) out: PeerConnections,
     pub(super) maps: Publisher,
@@ -113,7 +113,7 @@ impl Driver {
             if self.member.is_led() {
                 self.led.note();
             }
-            self.counts.show(taken as u64, &self.member.stand());
+            self.counts.show(taken as u64, &self.member.status());
             self.send();
         }
         drop(self.lock);
@@ -123,24 +123,24 @@ impl Driver {
     fn take(&mut self, input: Input) -> Result<(), ManagerError> {
         match input {
             Input::Peer(from, version, message) => {
-                self.member.spoke(from, version);
+                self.member.note_version(from, version);
                 self.member.peer(from, message)
             }
             Input::Server(from, message, Route::Direct(version)) => {
                 if let Some(boot) = message.boot() {
-                    self.member.server_spoke(from, boot, version);
+                    self.member.note_server_version(from, boot, version);
                 }
-                self.member.hear(from, message, None)
+                self.member.receive(from, message, None)
             }
             Input::Server(from, message, Route::HandedOn(by)) => {
-                self.member.hear(from, message, Some(by))
+                self.member.receive(from, message, Some(by))
             }
             Input::Beat(from, version, beat) => self.member.beat(from, version, beat),
             Input::HandedBack(to, message) => {
                 self.out.to_server(&self.maps.newest(), to, message);
                 Ok(())
             }
-            Input::Propose(command, asker) => self.member.propose(&command, asker),
+            Input::Propose(command, requester) => self.member.propose(&command, requester),
         }
     }
 
@@ -173,9 +173,9 @@ impl Driver {
                     let message = ManagerMessageIn::HandedBack(to, message);
                     self.out.hand(&map, by, &message, &Bytes::new());
                 }
-                MemberEffect::Answer(asker, reply) => {
-                    let reply = reply.in_version(asker.version());
-                    asker.answer(&reply, Bytes::new());
+                MemberEffect::Answer(requester, reply) => {
+                    let reply = reply.in_version(requester.version());
+                    requester.answer(&reply, Bytes::new());
                 }
             }
         }

@@ -47,13 +47,15 @@ impl Handler<ManagerService> for ManagerHandler {
     ) {
         self.counts.requests.note_request(&request);
         match request {
-            ManagerCall::Map(known) => self.map_asked(from.subject, Asked::Whole(known), responder),
+            ManagerCall::Map(known) => {
+                self.serve_map(from.subject, MapRequest::Whole(known), responder)
+            }
             ManagerCall::MapSince { known, timeline } => {
-                self.map_asked(from.subject, Asked::Since(known, timeline), responder);
+                self.serve_map(from.subject, MapRequest::Since(known, timeline), responder);
             }
             ManagerCall::MapPage(from_place) => {
-                let (maps, asker) = (self.maps.clone(), from.subject);
-                tokio::spawn(answer_page(maps, Some(from_place), asker, responder));
+                let (maps, requester) = (self.maps.clone(), from.subject);
+                tokio::spawn(answer_page(maps, Some(from_place), requester, responder));
             }
             ManagerCall::Propose(command) => {
                 let subject = &from.subject;
@@ -175,8 +177,13 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
 }
 
 impl ManagerHandler {
-    fn map_asked(&self, asker: Subject, asked: Asked, responder: Responder<ManagerService>) {
-        answer_map((self.maps.clone(), self.led.clone()), asker, asked, responder);
+    fn serve_map(
+        &self,
+        requester: Subject,
+        asked: MapRequest,
+        responder: Responder<ManagerService>,
+    ) {
+        answer_map((self.maps.clone(), self.led.clone()), requester, asked, responder);
     }
 
     /// Returns true if this manager's map says that a server was removed. Its certificate may be valid for a while
@@ -239,30 +246,30 @@ async fn issue(
 
 /// A question for a map later than the one of this version.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+enum MapRequest {
     /// For the whole, in one answer.
     Whole(MapVersion),
     /// For the shortest way from one of this timeline.
     Since(MapVersion, Option<u64>),
 }
 
-impl Asked {
+impl MapRequest {
     fn known(self) -> MapVersion {
         let (Self::Whole(known) | Self::Since(known, _)) = self;
         known
     }
 
-    async fn answer(self, maps: Maps, asker: Subject, responder: Responder<ManagerService>) {
+    async fn answer(self, maps: Maps, requester: Subject, responder: Responder<ManagerService>) {
         let Self::Since(known, timeline) = self else {
             let newest = maps.newest();
-            let checks = checks_requests(&asker, &newest.map);
+            let checks = checks_requests(&requester, &newest.map);
             let map = newest.encoded_for(responder.version(), checks);
             return responder.answer(&ManagerReply::Map, map);
         };
-        match maps.since((known, timeline), &asker, responder.version()) {
+        match maps.since((known, timeline), &requester, responder.version()) {
             Later::Changes(changes) => responder.answer(&ManagerReply::MapChanges, changes),
             Later::Whole(map) => responder.answer(&ManagerReply::Map, map),
-            Later::Pages => answer_page(maps, None, asker, responder).await,
+            Later::Pages => answer_page(maps, None, requester, responder).await,
         }
     }
 }
@@ -270,10 +277,10 @@ impl Asked {
 async fn answer_page(
     maps: Maps,
     from: Option<MapPlace>,
-    asker: Subject,
+    requester: Subject,
     responder: Responder<ManagerService>,
 ) {
-    match maps.page(from, &asker).await {
+    match maps.page(from, &requester).await {
         Some(page) => responder.answer(&ManagerReply::MapPage, page),
         None => responder.busy(),
     }
@@ -284,15 +291,15 @@ async fn answer_page(
 /// server asks another.
 fn answer_map(
     (mut maps, led): (Maps, Arc<LedAt>),
-    asker: Subject,
-    asked: Asked,
+    requester: Subject,
+    asked: MapRequest,
     responder: Responder<ManagerService>,
 ) {
     tokio::spawn(async move {
         let known = asked.known();
         let newer = maps.wait_for(|map| map.version > known);
         match timeout(Duration::from_millis(MAP_WAIT_MS), newer).await {
-            Ok(Ok(_newer)) => asked.answer(maps, asker, responder).await,
+            Ok(Ok(_newer)) => asked.answer(maps, requester, responder).await,
             // The manager has stopped: without an answer the asker goes to another.
             Ok(Err(_)) => {}
             Err(_late) if !led.is_led() || maps.newest().map.version < known => responder.busy(),

@@ -169,21 +169,21 @@ impl Published {
 
 /// The maps that are shown.
 #[derive(Debug, Default)]
-struct Shown {
+struct PublishedMap {
     newest: Arc<Published>,
     recent: RecentChanges,
 }
 
 /// The sending end: shows maps. Dropping it ends the maps.
 pub(super) struct Publisher {
-    shown: Arc<RwLock<Shown>>,
+    shown: Arc<RwLock<PublishedMap>>,
     versions: Versions,
 }
 
 /// The receiving end: the newest map that was shown, and a wait for the next.
 #[derive(Debug, Clone)]
 pub(crate) struct Maps {
-    shown: Arc<RwLock<Shown>>,
+    shown: Arc<RwLock<PublishedMap>>,
     versions: VersionWatch,
     /// Room for pages on their way.
     pages: Arc<Semaphore>,
@@ -195,7 +195,7 @@ pub(crate) struct Maps {
 
 /// The two ends, with an empty map.
 pub(super) fn maps() -> (Publisher, Maps) {
-    let shown = Arc::<RwLock<Shown>>::default();
+    let shown = Arc::<RwLock<PublishedMap>>::default();
     let versions = Versions::new(MapVersion(0));
     let maps = Maps {
         shown: Arc::clone(&shown),
@@ -248,14 +248,14 @@ pub(super) enum Later {
 struct NoPage;
 
 /// A page with the room that it takes up until it has left.
-struct OnItsWay {
+struct MapInFlight {
     page: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// A page for all who ask for it, once it is cut. Its room is free when nobody sends it any more.
 #[derive(Default)]
-struct SharedPage(OnceCell<OnItsWay>);
+struct SharedPage(OnceCell<MapInFlight>);
 
 /// One that is cut.
 struct PageBytes(Arc<SharedPage>);
@@ -277,12 +277,12 @@ impl Maps {
     pub(super) fn since(
         &self,
         (known, timeline): (MapVersion, Option<u64>),
-        asker: &Subject,
+        requester: &Subject,
         protocol: u8,
     ) -> Later {
         let shown = self.shown.read();
         let newest = shown.newest.clone();
-        let checks = checks_requests(asker, &newest.map);
+        let checks = checks_requests(requester, &newest.map);
         // Of another history the same version is another map.
         let is_ours = newest.map.timeline_at(known).map(|timeline| timeline.id) == timeline;
         let shared = newest.changes.lock().get(&(known, checks)).cloned();
@@ -311,9 +311,9 @@ impl Maps {
 
     /// The page of the map shown that begins at a place, or the first. It waits for room for it, and `None` is for one who is to
     /// ask again.
-    pub(super) async fn page(&self, from: Option<MapPlace>, asker: &Subject) -> Option<Bytes> {
+    pub(super) async fn page(&self, from: Option<MapPlace>, requester: &Subject) -> Option<Bytes> {
         let newest = self.newest();
-        let at = (from, checks_requests(asker, &newest.map));
+        let at = (from, checks_requests(requester, &newest.map));
         let shared = newest.shared_page(&at);
         // If the one who cuts it gives up, the next of those who wait does.
         let cut = shared.0.get_or_try_init(|| self.cut(newest, at));
@@ -321,13 +321,17 @@ impl Maps {
         Some(Bytes::from_owner(PageBytes(shared)))
     }
 
-    async fn cut(&self, of: Arc<Published>, (from, checks): PageKey) -> Result<OnItsWay, NoPage> {
+    async fn cut(
+        &self,
+        of: Arc<Published>,
+        (from, checks): PageKey,
+    ) -> Result<MapInFlight, NoPage> {
         let room = self.pages.clone().acquire_owned().await.map_err(|_| NoPage)?;
         let turn = self.cuts.clone().acquire_owned().await.map_err(|_| NoPage)?;
         let cut = blocking::run(move || {
             let _turn = turn;
             let page = of.map.page(from.as_ref(), of.records_sum, MAP_PAGE_BYTES, checks);
-            OnItsWay { page: page.encode(), _room: room }
+            MapInFlight { page: page.encode(), _permit: room }
         });
         cut.await.map_err(|_| NoPage)
     }
@@ -351,10 +355,10 @@ impl Maps {
 }
 
 /// Returns true for a proxy that was not removed. It checks signatures of clients' requests, so its map has root's secret keys.
-pub(super) fn checks_requests(asker: &Subject, map: &Topology) -> bool {
-    let record = map.servers.get(&asker.server);
+pub(super) fn checks_requests(requester: &Subject, map: &Topology) -> bool {
+    let record = map.servers.get(&requester.server);
     let is_there = record.is_some_and(|record| record.state != ServerState::Removed);
-    asker.roles.has(Role::Proxy) && is_there
+    requester.roles.has(Role::Proxy) && is_there
 }
 
 #[cfg(test)]
@@ -453,8 +457,8 @@ mod tests {
         };
         (1..=3).for_each(|version| publisher.publish(map(version, 10)));
         let told = |known| {
-            let asker = asker(Role::Data);
-            match maps.since((MapVersion(known), None), &asker, PROTOCOL_MAP_CHANGES) {
+            let requester = asker(Role::Data);
+            match maps.since((MapVersion(known), None), &requester, PROTOCOL_MAP_CHANGES) {
                 Later::Changes(changes) => changes,
                 other => panic!("{other:?}"),
             }

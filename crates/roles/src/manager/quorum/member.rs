@@ -72,7 +72,7 @@ pub struct QuorumStatus {
 
 /// The proposer of a command, which gets the outcome.
 enum Proposer<A> {
-    Asker(A),
+    Requester(A),
     Policy(Ticket),
     /// A change of the managers, which is decided anew at each tick.
     Membership(MemberChange),
@@ -168,7 +168,7 @@ impl<A> Member<A> {
             moving: (MapVersion(0), 0),
             out: Vec::new(),
         };
-        member.carry_out(effects)?;
+        member.perform(effects)?;
         member.settle()?;
         Ok(member)
     }
@@ -201,7 +201,7 @@ impl<A> Member<A> {
     }
 
     /// Its state, for metrics.
-    pub(super) fn stand(&mut self) -> ManagerStatus {
+    pub(super) fn status(&mut self) -> ManagerStatus {
         // Counting looks at all volumes: it is done once for each map.
         if self.moving.0 != self.map.version {
             self.moving = (self.map.version, moving_volumes(&self.map) as u64);
@@ -234,20 +234,20 @@ impl<A> Member<A> {
         }
         let (members, now) = (self.quorum.members(), (self.now_ms, self.leads()));
         self.policy.let_volumes_move(self.releases.may_balance(self.me, &members, now));
-        self.look_at_versions();
+        self.check_versions();
         self.consider(PolicyEvent::Tick);
         self.consider_members();
         self.settle()
     }
 
     /// Notes that a manager speaks this version of the protocol.
-    pub(super) fn spoke(&mut self, manager: ServerId, version: u8) {
-        self.releases.spoke(manager, version);
+    pub(super) fn note_version(&mut self, manager: ServerId, version: u8) {
+        self.releases.note_version(manager, version);
     }
 
     /// Notes that a run of a server speaks this version of the protocol with this manager. If its release does not know the
     /// cluster's version, that must not be raised: managers of that release could not read their log.
-    pub(super) fn server_spoke(&mut self, server: ServerId, boot: BootId, version: u8) {
+    pub(super) fn note_server_version(&mut self, server: ServerId, boot: BootId, version: u8) {
         if self.leads() {
             let version = if version < PROTOCOL_CLUSTER_VERSION { 0 } else { version };
             self.consider(PolicyEvent::Spoke(server, boot, version));
@@ -255,7 +255,7 @@ impl<A> Member<A> {
     }
 
     /// While this manager leads, notes its own version, and the server that keeps the cluster's version below it.
-    fn look_at_versions(&mut self) {
+    fn check_versions(&mut self) {
         if !self.leads() {
             return self.releases.holds_back(None, self.now_ms);
         }
@@ -278,7 +278,7 @@ impl<A> Member<A> {
     /// Takes a message of a server, which came from the server itself or was forwarded by a manager (`by`). Forwards to the
     /// leader only messages from the server itself, so that none circulates between managers that take each other for the
     /// leader.
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         from: ServerId,
         said: ServerMessage,
@@ -286,7 +286,7 @@ impl<A> Member<A> {
     ) -> Result<(), ManagerError> {
         if self.leads() {
             if self.map.servers.contains_key(&from) {
-                self.server_routes.heard(from, by, self.now_ms);
+                self.server_routes.note_route(from, by, self.now_ms);
             }
             self.consider(PolicyEvent::From(from, said));
             return self.settle();
@@ -316,14 +316,14 @@ impl<A> Member<A> {
             others.chain([from]).for_each(|it| self.consider(PolicyEvent::FollowerHeartbeats(it)));
             return Ok(());
         }
-        self.server_spoke(from, boot, version);
+        self.note_server_version(from, boot, version);
         if heard_by.is_none() {
             self.consider(PolicyEvent::NotGranted);
         }
-        self.hear(from, ServerMessage::Renew { boot, sent_ms, led }, None)?;
+        self.receive(from, ServerMessage::Renew { boot, sent_ms, led }, None)?;
         for (server, boot) in beside {
-            self.server_spoke(server, boot, version);
-            self.hear(server, ServerMessage::Heartbeat(boot), None)?;
+            self.note_server_version(server, boot, version);
+            self.receive(server, ServerMessage::Heartbeat(boot), None)?;
         }
         Ok(())
     }
@@ -337,23 +337,23 @@ impl<A> Member<A> {
     }
 
     /// Proposes a command. The asker gets the outcome.
-    pub(super) fn propose(&mut self, command: &Command, asker: A) -> Result<(), ManagerError> {
+    pub(super) fn propose(&mut self, command: &Command, requester: A) -> Result<(), ManagerError> {
         if let Some(older) = self.held_up_by(command) {
-            self.out.push(MemberEffect::Answer(asker, ManagerReply::OlderManager(older)));
+            self.out.push(MemberEffect::Answer(requester, ManagerReply::OlderManager(older)));
             return Ok(());
         }
         let ticket = match has(Bug::AnswersUnagreed) && self.leads() {
-            true => self.answer_unagreed(command, asker),
-            false => self.ticket(Proposer::Asker(asker)),
+            true => self.answer_unagreed(command, requester),
+            false => self.ticket(Proposer::Requester(requester)),
         };
         self.take(QuorumEvent::Propose(ticket, encode(command).into()))
     }
 
     /// See [`Bug::AnswersUnagreed`].
-    fn answer_unagreed(&mut self, command: &Command, asker: A) -> Ticket {
+    fn answer_unagreed(&mut self, command: &Command, requester: A) -> Ticket {
         let mut map = self.map.clone();
         let applied = map.apply(LogIndex(map.applied.0 + 1), command.clone());
-        self.out.push(MemberEffect::Answer(asker, ManagerReply::Applied(applied)));
+        self.out.push(MemberEffect::Answer(requester, ManagerReply::Applied(applied)));
         self.tickets += 1;
         Ticket(self.tickets)
     }
@@ -397,12 +397,12 @@ impl<A> Member<A> {
         while let Some(event) = self.events.pop_front() {
             let mut effects = Vec::new();
             self.quorum.step(self.now_ms, event, &mut effects);
-            self.carry_out(effects)?;
+            self.perform(effects)?;
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, effects: Vec<QuorumEffect>) -> Result<(), ManagerError> {
+    fn perform(&mut self, effects: Vec<QuorumEffect>) -> Result<(), ManagerError> {
         for effect in effects {
             match effect {
                 QuorumEffect::Persist(number, write) => {
@@ -437,11 +437,11 @@ impl<A> Member<A> {
                 }
                 QuorumEffect::Restore(_, state) => self.restore_map(&state)?,
                 QuorumEffect::TakeSnapshot => self.snapshot_due = true,
-                QuorumEffect::Elected { term, brief_since_ms } => {
+                QuorumEffect::Elected { term, shortened_since_ms } => {
                     tracing::info!(term = term.0, "this manager is the leader");
                     self.server_routes.clear();
                     self.begin_timeline();
-                    self.consider(PolicyEvent::Elected { brief_since_ms });
+                    self.consider(PolicyEvent::Elected { shortened_since_ms });
                 }
                 QuorumEffect::Deposed(term) => {
                     tracing::info!(term = term.0, "this manager is no longer the leader");
@@ -540,7 +540,7 @@ impl<A> Member<A> {
             Proposer::Timeline if end == ProposalEnd::Busy => self.timeline_due = true,
             Proposer::Timeline => {}
             Proposer::Policy(ticket) => self.consider(PolicyEvent::Decided(ticket, applied)),
-            Proposer::Asker(asker) => {
+            Proposer::Requester(requester) => {
                 let reply = match (end, applied) {
                     (ProposalEnd::Applied(_), Some(applied)) => ManagerReply::Applied(applied),
                     (ProposalEnd::Busy, _) => ManagerReply::Busy,
@@ -550,7 +550,7 @@ impl<A> Member<A> {
                     }
                     _ => ManagerReply::Unknown,
                 };
-                self.out.push(MemberEffect::Answer(asker, reply));
+                self.out.push(MemberEffect::Answer(requester, reply));
             }
         }
     }

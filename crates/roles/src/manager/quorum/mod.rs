@@ -75,7 +75,7 @@ use crate::directory::LOCK_FILE;
 use crate::managers::{Colocated, ManagersClient, NotIssued};
 use crate::observed::Observed;
 use crate::renewal::{CertificateExpiry, Renewal};
-use authority::{Asking, Keeper};
+use authority::{Keeper, KeyRequest};
 pub(crate) use maps::Maps;
 pub(crate) use running::{ManagerPorts, Running};
 pub(crate) use v1::decode_file;
@@ -114,7 +114,7 @@ pub struct Manager {
     address: String,
     running: Running,
     renewal: Renewal,
-    _asking: Option<Asking>,
+    _key_request: Option<KeyRequest>,
 }
 
 impl Manager {
@@ -156,9 +156,9 @@ impl Manager {
             colocated: config.colocated,
         };
         let running = Running::start(ports, listen_socket)?;
-        let asking = keeper.ask(&running.client);
+        let asking = keeper.request(&running.client);
         let renewal = keeper.renew(credentials, &running.client);
-        Ok(Self { me, address, running, renewal, _asking: asking })
+        Ok(Self { me, address, running, renewal, _key_request: asking })
     }
 
     /// Its id.

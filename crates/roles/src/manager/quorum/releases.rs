@@ -18,9 +18,9 @@ use crate::limits::{
 /// The version of the protocol that each manager spoke last, since this run began.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
-    spoke: BTreeMap<ServerId, u8>,
+    versions: BTreeMap<ServerId, u8>,
     /// The voter that was logged last as holding up commands.
-    told: Option<ServerId>,
+    last_logged: Option<ServerId>,
     /// The voter that keeps volumes from moving, since when, and true if that was logged.
     pub(super) keeps_balance: Option<(ServerId, u64, bool)>,
     /// The same for the server that keeps the cluster's version low.
@@ -28,8 +28,8 @@ pub(super) struct Releases {
 }
 
 impl Releases {
-    pub(super) fn spoke(&mut self, manager: ServerId, version: u8) {
-        self.spoke.insert(manager, version);
+    pub(super) fn note_version(&mut self, manager: ServerId, version: u8) {
+        self.versions.insert(manager, version);
     }
 
     /// Returns true if volumes may move for balance: all voters know such moves. If a voter prevents it for
@@ -48,7 +48,7 @@ impl Releases {
             Some((of, since_ms, is_told)) if *of == older && leads => {
                 if !*is_told && now_ms.saturating_sub(*since_ms) >= BALANCE_HELD_UP_MS {
                     *is_told = true;
-                    let is_heard = self.spoke.contains_key(&older);
+                    let is_heard = self.versions.contains_key(&older);
                     tracing::warn!(manager = %older, is_heard, "volumes are not rebalanced: this manager may not support it; upgrade, start or remove it");
                 }
             }
@@ -71,7 +71,7 @@ impl Releases {
     }
 
     fn older(&self, me: ServerId, members: &Members, version: u8) -> Option<ServerId> {
-        let speaks = |voter: &ServerId| self.spoke.get(voter).copied().unwrap_or(PROTOCOL_MIN);
+        let speaks = |voter: &ServerId| self.versions.get(voter).copied().unwrap_or(PROTOCOL_MIN);
         let mut others = members.voters.union(&members.next_voters).filter(|voter| **voter != me);
         others.find(|voter| speaks(voter) < version).copied()
     }
@@ -84,8 +84,8 @@ impl Releases {
         command: &Command,
     ) -> Option<ServerId> {
         let older = self.older(me, members, since(command))?;
-        if self.told.replace(older) != Some(older) {
-            let is_heard = self.spoke.contains_key(&older);
+        if self.last_logged.replace(older) != Some(older) {
+            let is_heard = self.versions.contains_key(&older);
             tracing::warn!(manager = %older, is_heard, "some commands wait: this manager may not support them; upgrade or start it");
         }
         Some(older)

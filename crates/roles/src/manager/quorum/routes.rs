@@ -28,7 +28,7 @@ pub(super) struct ServerRoutes(BTreeMap<ServerId, ServerRoute>);
 
 impl ServerRoutes {
     /// Notes a message of a server, from itself or forwarded by a manager (`by`).
-    pub(super) fn heard(&mut self, server: ServerId, by: Option<ServerId>, now_ms: u64) {
+    pub(super) fn note_route(&mut self, server: ServerId, by: Option<ServerId>, now_ms: u64) {
         let way = self.0.entry(server).or_default();
         match by {
             None => way.itself_ms = Some(now_ms),
@@ -68,11 +68,11 @@ mod tests {
     const OTHER: ServerId = ServerId(1);
 
     #[test]
-    fn a_server_that_is_heard_is_told_on_its_own_way() {
+    fn a_responsive_server_gets_orders_directly() {
         let mut server_routes = ServerRoutes::default();
         for now_ms in (0..10 * ROUTE_SILENT_MS).step_by(ROUTE_SILENT_MS as usize / 2) {
-            server_routes.heard(SERVER, None, now_ms);
-            server_routes.heard(SERVER, Some(OTHER), now_ms);
+            server_routes.note_route(SERVER, None, now_ms);
+            server_routes.note_route(SERVER, Some(OTHER), now_ms);
             assert_eq!(server_routes.around(SERVER, now_ms), None);
         }
     }
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn one_that_others_hear_is_told_by_them_until_it_is_heard_again() {
         let mut server_routes = ServerRoutes::default();
-        server_routes.heard(SERVER, None, 0);
-        server_routes.heard(SERVER, Some(OTHER), ROUTE_SILENT_MS - 1);
+        server_routes.note_route(SERVER, None, 0);
+        server_routes.note_route(SERVER, Some(OTHER), ROUTE_SILENT_MS - 1);
         assert_eq!(server_routes.around(SERVER, ROUTE_SILENT_MS - 1), None, "it may be late");
         assert_eq!(server_routes.around(SERVER, ROUTE_SILENT_MS), Some(OTHER));
         assert_eq!(
@@ -89,17 +89,17 @@ mod tests {
             None,
             "nobody hears this one"
         );
-        server_routes.heard(SERVER, None, ROUTE_SILENT_MS + 1);
+        server_routes.note_route(SERVER, None, ROUTE_SILENT_MS + 1);
         assert_eq!(server_routes.around(SERVER, ROUTE_SILENT_MS + 1), None);
     }
 
     #[test]
     fn a_manager_that_falls_silent_too_is_no_way() {
         let mut server_routes = ServerRoutes::default();
-        server_routes.heard(SERVER, Some(OTHER), 100);
+        server_routes.note_route(SERVER, Some(OTHER), 100);
         assert_eq!(server_routes.around(SERVER, 100), Some(OTHER), "it was never heard itself");
         assert_eq!(server_routes.around(SERVER, 100 + ROUTE_SILENT_MS), None);
-        server_routes.heard(SERVER, Some(OTHER), 5000);
+        server_routes.note_route(SERVER, Some(OTHER), 5000);
         server_routes.clear();
         assert_eq!(server_routes.around(SERVER, 5000), None);
     }

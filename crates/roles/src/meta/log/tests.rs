@@ -48,7 +48,7 @@ fn ops_that_come_while_the_disk_stalls_wait_and_keep_their_order() {
             break;
         }
         let progress = writer.prepare().unwrap();
-        log.state.lock().note_room(progress).unwrap();
+        log.state.lock().note_free_space(progress).unwrap();
     }
     assert!(!log.is_busy());
     assert_eq!(last.map(|id| id.seq.0 as usize), sent, "all are said to be durable");
@@ -79,7 +79,7 @@ fn an_idle_log_whose_disk_has_room_again_is_full_no_longer() {
         if !group.batch.is_empty() {
             log.state.lock().appender.note(writer.commit(&mut group.batch).unwrap());
         }
-        log.state.lock().note_room(writer.prepare().unwrap()).unwrap();
+        log.state.lock().note_free_space(writer.prepare().unwrap()).unwrap();
         log.is_full()
     };
     let op = Op::Outcome { put: OpSeq(1), outcome: larder_types::Outcome::Revoked };
@@ -111,7 +111,7 @@ fn turn(log: &Log, writer: &mut Writer) -> (Option<u64>, Result<(), LogError>) {
         log.state.lock().appender.note(writer.commit(&mut group.batch).unwrap());
     }
     let room = writer.prepare().unwrap();
-    let answer = log.state.lock().note_room(room);
+    let answer = log.state.lock().note_free_space(room);
     (group.last.first().map(|(_, id)| id.seq.0), answer)
 }
 

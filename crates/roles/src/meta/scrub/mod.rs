@@ -45,7 +45,7 @@ use super::{Meta, OtherRoles};
 use crate::blocking;
 use crate::clock::now_ms;
 use crate::limits::{
-    DATA_ANSWER_MAX, SCRUB_LED_PATIENCE, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES,
+    DATA_ANSWER_MAX, SCRUB_CHECK_INTERVAL, SCRUB_LED_TIMEOUT, SCRUB_LOGGED_MAX, SCRUB_PIECE_BYTES,
     SCRUB_PIECE_COPIES_MAX, SCRUB_ROWS_MAX, SCRUB_SAVE,
 };
 use crate::managers::down;
@@ -120,7 +120,7 @@ impl Scrubber {
         }
         let mut looked = Instant::now();
         loop {
-            sleep_until(looked + SCRUB_LOOK).await;
+            sleep_until(looked + SCRUB_CHECK_INTERVAL).await;
             looked = Instant::now();
             let Some(meta) = self.meta.upgrade().filter(|meta| !meta.is_stopping()) else { return };
             meta.begin_round();
@@ -191,7 +191,7 @@ impl Scrubber {
     /// Waits a while to lead the groups of the round: after a restart this server leads none at first. Another server leads
     /// those that do not come.
     async fn wait_to_lead(&mut self) -> Option<()> {
-        let until = Instant::now() + (self.period / LED_PART).min(SCRUB_LED_PATIENCE);
+        let until = Instant::now() + (self.period / LED_PART).min(SCRUB_LED_TIMEOUT);
         loop {
             let meta = self.meta.upgrade().filter(|meta| !meta.is_stopping())?;
             let led = meta.led();
@@ -207,7 +207,7 @@ impl Scrubber {
                 return Some(());
             }
             drop(meta);
-            sleep_until(until.min(Instant::now() + SCRUB_LOOK)).await;
+            sleep_until(until.min(Instant::now() + SCRUB_CHECK_INTERVAL)).await;
         }
     }
 
@@ -280,7 +280,7 @@ impl Meta {
         }
         let (now_ms, led) = (now_ms(), self.led());
         let Some((due, number)) = self.scrub.state.lock().as_mut().map(|(scrub, period_ms)| {
-            scrub.heed_clock(now_ms);
+            scrub.observe_clock(now_ms);
             (scrub.due(now_ms, *period_ms, &led), scrub.rounds() + 1)
         }) else {
             return;
@@ -402,11 +402,11 @@ impl Meta {
             self.scrub.with(|scrub| scrub.missed(copy.pg));
         }
         if tally.bad > 0 {
-            self.tell_of_damage(copy);
+            self.report_damage(copy);
         }
     }
 
-    fn tell_of_damage(&self, copy: &Copy) {
+    fn report_damage(&self, copy: &Copy) {
         let Copy { pg, row, chunk, server, .. } = copy;
         let has_others = self.cluster().is_some() && chunk.holders.count() > 1;
         if self.scrub.with(|scrub| scrub.round().map_or(0, |it| it.tally.bad))

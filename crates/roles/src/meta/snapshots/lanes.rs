@@ -36,7 +36,7 @@ use crate::planted::{Bug, has};
 /// A shared walk over the index.
 pub(super) struct SharedWalk {
     /// The time that it waits for a follower that takes no piece.
-    patience: Duration,
+    max_wait: Duration,
     lanes: Mutex<BTreeMap<PgId, Lane>>,
     /// Notified when a piece was taken, or a lane is gone.
     moved: Condvar,
@@ -109,8 +109,8 @@ impl Default for SharedWalk {
 }
 
 impl SharedWalk {
-    fn new(patience: Duration) -> Self {
-        Self { patience, lanes: Mutex::default(), moved: Condvar::new() }
+    fn new(max_wait: Duration) -> Self {
+        Self { max_wait, lanes: Mutex::default(), moved: Condvar::new() }
     }
 
     /// Adds a follower that needs all rows of a group; a walk has one for each group.
@@ -162,7 +162,7 @@ impl SharedWalk {
         let mut lanes = self.lanes.lock();
         let is_full = lanes.get(&pg).is_some_and(|lane| lane.building_bytes >= piece_bytes());
         if is_full {
-            self.wait_for_room(&mut lanes, pg);
+            self.wait_for_free_lane(&mut lanes, pg);
         }
         if lanes.is_empty() {
             return ControlFlow::Break(());
@@ -182,26 +182,26 @@ impl SharedWalk {
     fn finish(&self, send: &dyn Fn(Sending)) {
         for pg in self.groups() {
             let mut lanes = self.lanes.lock();
-            self.wait_for_room(&mut lanes, pg);
+            self.wait_for_free_lane(&mut lanes, pg);
             let sending = lanes.get_mut(&pg).and_then(|lane| lane.close(pg, true));
             drop(lanes);
             sending.into_iter().for_each(send);
         }
         for pg in self.groups() {
-            self.wait_for_room(&mut self.lanes.lock(), pg);
+            self.wait_for_free_lane(&mut self.lanes.lock(), pg);
         }
     }
 
     /// Waits until a lane's ready piece is taken, or the lane is gone.
-    fn wait_for_room(&self, lanes: &mut MutexGuard<'_, BTreeMap<PgId, Lane>>, pg: PgId) {
+    fn wait_for_free_lane(&self, lanes: &mut MutexGuard<'_, BTreeMap<PgId, Lane>>, pg: PgId) {
         while let Some(waits) = lanes.get(&pg).filter(|lane| lane.ready.is_some()) {
             let waited = waits.ready_since.elapsed();
-            if waited < self.patience {
-                self.moved.wait_for(lanes, self.patience - waited);
+            if waited < self.max_wait {
+                self.moved.wait_for(lanes, self.max_wait - waited);
             } else {
                 // Leaves all stalled followers behind at once: a server that is gone follows many groups.
                 lanes.retain(|pg, lane| {
-                    let stays = lane.ready.is_none() || lane.ready_since.elapsed() < self.patience;
+                    let stays = lane.ready.is_none() || lane.ready_since.elapsed() < self.max_wait;
                     if !stays {
                         tracing::debug!(%pg, follower = %lane.follower.to, "a follower of a snapshot was too slow and was dropped");
                     }

@@ -51,14 +51,14 @@ pub(super) struct FollowerSnapshot {
 /// The followers that wait for a walk, and the walk under way.
 #[derive(Default)]
 pub(super) struct Snapshots {
-    turns: Mutex<Turns>,
+    walk_queue: Mutex<WalkQueue>,
     begun: AtomicU64,
     walks: AtomicU64,
     read_alone: AtomicU64,
 }
 
 #[derive(Default)]
-struct Turns {
+struct WalkQueue {
     held: BTreeMap<PgId, (ServerId, PeerMessage)>,
     is_walking: bool,
     is_stopped: bool,
@@ -87,38 +87,38 @@ impl Snapshots {
 
     /// Ends the walk under way, and lets no other begin.
     pub(super) fn stop(&self) {
-        let mut turns = self.turns.lock();
-        turns.is_stopped = true;
-        turns.held.clear();
-        if let Some(walk) = &turns.walk {
+        let mut walk_queue = self.walk_queue.lock();
+        walk_queue.is_stopped = true;
+        walk_queue.held.clear();
+        if let Some(walk) = &walk_queue.walk {
             walk.stop();
         }
     }
 
     /// Holds a report. Returns true if no walk is under way, so that the caller must begin one.
     fn hold(&self, pg: PgId, from: ServerId, message: PeerMessage) -> bool {
-        let mut turns = self.turns.lock();
-        if turns.is_stopped {
+        let mut walk_queue = self.walk_queue.lock();
+        if walk_queue.is_stopped {
             return false;
         }
-        if turns.held.get(&pg).is_none_or(|(held, _)| *held == from) {
-            turns.held.insert(pg, (from, message));
+        if walk_queue.held.get(&pg).is_none_or(|(held, _)| *held == from) {
+            walk_queue.held.insert(pg, (from, message));
         }
-        !std::mem::replace(&mut turns.is_walking, true)
+        !std::mem::replace(&mut walk_queue.is_walking, true)
     }
 
     /// Takes the reports for the next walk; none if no report is held.
     fn next_turn(&self, walk: &Arc<SharedWalk>) -> Vec<(PgId, ServerId, PeerMessage)> {
-        let mut turns = self.turns.lock();
+        let mut walk_queue = self.walk_queue.lock();
         let mut turn = Vec::new();
         // Once stopped, no report is held.
         while turn.len() < WALK_LANES_MAX
-            && let Some((pg, (from, message))) = turns.held.pop_first()
+            && let Some((pg, (from, message))) = walk_queue.held.pop_first()
         {
             turn.push((pg, from, message));
         }
-        turns.is_walking = !turn.is_empty();
-        turns.walk = turns.is_walking.then(|| walk.clone());
+        walk_queue.is_walking = !turn.is_empty();
+        walk_queue.walk = walk_queue.is_walking.then(|| walk.clone());
         turn
     }
 }

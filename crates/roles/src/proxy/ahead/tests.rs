@@ -138,7 +138,7 @@ fn nothing_follows_a_piece_that_failed_and_its_places_are_free_again() {
 }
 
 #[test]
-fn a_row_that_cannot_be_read_is_told_behind_what_came_before() {
+fn an_unreadable_row_is_reported_after_the_rows_before_it() {
     let (disk, places) = (Arc::<Disk>::default(), Places::default());
     let failing = disk.reads(1).chain(stream::iter([Err("no row")]));
     let mut read = Ahead::new(Box::pin(failing), &places);

@@ -10,7 +10,7 @@ use larder_types::{
 };
 use tokio::time::timeout;
 
-use super::super::role_access::{KnownBucket, RoleAccess};
+use super::super::role_access::{BucketSnapshot, RoleAccess};
 use super::super::{ChangeOutcome, Proxy};
 use crate::store::{DATA_FILE, Store, StoreConfig};
 use crate::ticket::{Granted, Settled, Ticket, WriteOutcome};
@@ -108,7 +108,7 @@ async fn a_pending_put_keeps_back_the_lists_of_its_own_page_and_no_deletion_of_a
     ticket.written(0, WriteOutcome::Durable);
     assert!(matches!(ticket.settled().await, Settled::Written(..)));
     let (op, attempt, holders) = (grant.op, grant.attempt, Holders::default().with(0));
-    store.meta().tell(pg, Call::Commit { op, attempt, holders });
+    store.meta().notify(pg, Call::Commit { op, attempt, holders });
     assert_eq!(listing.await.unwrap(), Ok(vec!["m".to_owned()]));
     drop(request);
     store.close();
@@ -120,22 +120,22 @@ async fn a_change_that_was_asked_for_before_its_bucket_was_closed_is_not_taken()
     let dir = tempfile::tempdir().unwrap();
     let store = open_region(&dir);
     let (proxy, name, key) = (store.proxy(), name("own-bucket"), ObjectKey::new("k").unwrap());
-    let before = KnownBucket::of(&bucket(&store, "own-bucket").await);
-    let purge = async |known: KnownBucket| {
+    let before = BucketSnapshot::of(&bucket(&store, "own-bucket").await);
+    let purge = async |known: BucketSnapshot| {
         let region = larder_types::RegionId(1);
         let at = larder_types::Stamp { clock: larder_types::HybridClock(7 << 16), region };
         let op = larder_types::OpId { view: larder_types::View(1), seq: larder_types::OpSeq(9) };
         let origin = larder_types::Origin { region, pg: PgId(0), op };
-        proxy.purge_told((&name, known), &key, (at, origin)).await
+        proxy.purge_remote((&name, known), &key, (at, origin)).await
     };
     let marked = proxy.access.begin_deletion(&name).await.unwrap();
-    let closed = KnownBucket::of(&marked);
+    let closed = BucketSnapshot::of(&marked);
     assert!(purge(closed).await.is_err(), "it takes no changes");
     proxy.access.end_deletion(marked, false).await.unwrap();
     for known in [before, closed] {
         assert_eq!(purge(known).await, Err(ObjectError::NoSuchBucket));
     }
-    let now = proxy.access.bucket(&name, KnownBucket::of).unwrap();
+    let now = proxy.access.bucket(&name, BucketSnapshot::of).unwrap();
     assert_eq!(purge(now).await, Ok(ChangeOutcome::Taken));
     store.close();
 }

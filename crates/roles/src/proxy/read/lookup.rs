@@ -115,7 +115,7 @@ impl<R: RoleAccess> Lookup<R> {
     }
 
     /// The next piece, if nothing has to be asked for it.
-    pub(super) fn take_known(&mut self) -> Option<Piece> {
+    pub(super) fn take_cached(&mut self) -> Option<Piece> {
         match self.spans.pop_front()? {
             Span::Inline(bytes) => Some(Piece::Inline(bytes)),
             Span::Chunk(place, range) => Some(self.cut(place, range)),
@@ -165,7 +165,7 @@ impl<R: RoleAccess> Lookup<R> {
                         return Err(ReadFailure::Unreadable);
                     }
                 }
-                Span::Pieces { pieces, range } => self.look_up_pieces(pieces, range).await?,
+                Span::Pieces { pieces, range } => self.find_pieces(pieces, range).await?,
             }
         }
     }
@@ -194,7 +194,7 @@ impl<R: RoleAccess> Lookup<R> {
     }
 
     /// Queues the pieces at the beginning of a range, and what is left of it behind them.
-    async fn look_up_pieces(
+    async fn find_pieces(
         &mut self,
         pieces: PiecesId,
         range: Range<u64>,

@@ -7,7 +7,7 @@ use larder_protocol::manager::state::{
 use larder_types::{BucketName, BucketRecord, CorsRules, Home, HomeNotSet, RegionId, Sharing};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::{patience, unavailable};
+use super::super::{max_wait, unavailable};
 use super::retry::pause;
 use super::route::{found, newer};
 use super::unavailable_pgs::{UNLED, are_led, deadline_of_managers};
@@ -28,7 +28,7 @@ pub(super) async fn create(
     name: &BucketName,
     location: Option<String>,
 ) -> Result<BucketRecord, ObjectError> {
-    let (deadline, created_ms) = (deadline_of_managers(managers, patience()), now_ms());
+    let (deadline, created_ms) = (deadline_of_managers(managers, max_wait()), now_ms());
     let command = Command::CreateBucket(name.clone(), location.clone(), created_ms);
     let agreed = agree(managers, [command], deadline).await?;
     let record = match agreed.applied {
@@ -53,7 +53,7 @@ pub(super) async fn set_cors(
     name: &BucketName,
     rules: Option<CorsRules>,
 ) -> Result<(), ObjectError> {
-    let deadline = deadline_of_managers(managers, patience());
+    let deadline = deadline_of_managers(managers, max_wait());
     let before = managers.map().buckets.get(name).and_then(|record| record.cors.clone());
     let command = Command::SetCors(name.clone(), rules.clone());
     let agreed = agree(managers, [command], deadline).await?;
@@ -74,7 +74,7 @@ pub(super) async fn begin_deletion(
     name: &BucketName,
     region: RegionId,
 ) -> Result<BucketRecord, ObjectError> {
-    let deadline = deadline_of_managers(managers, patience());
+    let deadline = deadline_of_managers(managers, max_wait());
     let command = match region {
         RegionId::OWN => Command::BeginDeletion(name.clone()),
         _ => Command::CloseBucket(name.clone()),
@@ -101,7 +101,7 @@ pub(super) async fn end_deletion(
     marked: BucketRecord,
     empty: bool,
 ) -> Result<(), ObjectError> {
-    let deadline = patience();
+    let deadline = max_wait();
     let (id, name, epoch) = (marked.id, marked.name.clone(), marked.epoch);
     let earlier = Command::EndDeletion(name.clone(), epoch, empty);
     let forms = [Command::EndDeletionOf(id, name, epoch, empty), earlier];
@@ -115,7 +115,7 @@ pub(super) async fn delete_closed(
     gateway: GatewayRecord,
     marked: BucketRecord,
 ) -> Result<(), ObjectError> {
-    let deadline = patience();
+    let deadline = max_wait();
     let (id, name, epoch) = (marked.id, marked.name.clone(), marked.epoch);
     let command = Command::DeleteClosed(gateway, id, name, epoch);
     let agreed = agree(managers, [command], deadline).await?;
@@ -129,7 +129,7 @@ pub(super) async fn set_home(
     name: &BucketName,
     (expected, next): (Option<Home>, Home),
 ) -> Result<bool, ObjectError> {
-    let deadline = patience();
+    let deadline = max_wait();
     let command = Command::SetHome(gateway, name.clone(), expected, next);
     let agreed = agree(managers, [command], deadline).await?;
     let is_next = |map: &Topology| {
@@ -158,7 +158,7 @@ pub(super) async fn share(
     was: &BucketRecord,
     next: Sharing,
 ) -> Result<(), ObjectError> {
-    let (deadline, name) = (patience(), was.name.clone());
+    let (deadline, name) = (max_wait(), was.name.clone());
     let command = Command::ShareBucket(gateway, was.id, name, was.epoch, next);
     let agreed = agree(managers, [command], deadline).await?;
     agreed.applied.map_err(not_agreed)?;
@@ -176,7 +176,7 @@ pub(super) async fn adopt(
     name: &BucketName,
     home: Home,
 ) -> Result<(), ObjectError> {
-    let deadline = patience();
+    let deadline = max_wait();
     let command = Command::AdoptBucket(gateway, name.clone(), now_ms(), home);
     let agreed = agree(managers, [command], deadline).await?;
     agreed.applied.map_err(not_agreed)?;

@@ -82,7 +82,7 @@ impl<'a> Calling<'a> {
     /// The answer of the PG's primary, and which it was. May be asked again: the answer is of the same op.
     pub(super) async fn answer(&mut self) -> Result<(Answer, Primary), ObjectError> {
         loop {
-            let said = self.primaries.ask(self.pg, &mut self.call, &mut self.wait).await?;
+            let said = self.primaries.submit(self.pg, &mut self.call, &mut self.wait).await?;
             self.may_be_done |= said.is_repeat;
             let answer = match said.reply {
                 MetaReply::Answered(answer) => answer,

@@ -22,7 +22,7 @@ use super::retry::pause;
 use super::route::newer;
 use crate::data::{ReadFailure, verified};
 use crate::limits::{
-    MAP_LATE_MAX, READ_MAPS_MAX, READ_PATIENCE_MS, READ_PAUSES_CUT_MAX, READ_SILENT_MAX,
+    MAP_LATE_MAX, READ_MAPS_MAX, READ_PAUSES_CUT_MAX, READ_SILENT_MAX, READ_TIMEOUT_MS,
 };
 use crate::managers::down;
 use crate::wire::{DataCall, DataService};
@@ -205,7 +205,7 @@ async fn read_from(
     let (server, Wanted { chunk, range, sums, certainty }) = (holder.server(), wanted);
     let (lv, extents) = (chunk.lv, chunk.extents.clone());
     let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
-    let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
+    let deadline = Instant::now() + Duration::from_millis(READ_TIMEOUT_MS);
     let answered = tokio::select! {
         biased;
         answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
@@ -253,7 +253,7 @@ async fn read_from(
             count(&remote.counters().mismatches);
             // Or the object was replaced while it was read: then its primary finds nothing to mend.
             let suspect = Call::Suspect { grant: chunk.grant, server };
-            remote.primaries.tell(chunk.grant.pg, suspect);
+            remote.primaries.notify(chunk.grant.pg, suspect);
             Err(Failed::Mismatch)
         }
     }

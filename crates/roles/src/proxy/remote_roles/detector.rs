@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_outrun_is_down_only_if_it_answers_nobody() {
+    fn an_outrun_holder_is_down_only_if_it_answers_no_request() {
         let now = Instant::now();
         let mut slow = Detectors::default();
         for _ in 0..2 * DOWN_FAILURES {

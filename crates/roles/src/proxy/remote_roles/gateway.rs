@@ -27,8 +27,8 @@ use super::super::other_regions::RegionLookup;
 use super::super::unavailable;
 use super::RemoteRoles;
 use crate::limits::{
-    GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_LOOKED_MS, GATEWAY_PART_MS,
-    GATEWAY_QUIET_MS, MAP_LAG_MAX, PROTOCOL_LOCAL, PROTOCOL_REMOTE_READS, REGION_DELETION_MS,
+    GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_PART_MS, GATEWAY_QUIET_MS, GATEWAY_REFRESH_MS,
+    GATEWAY_STATE_MS, MAP_LAG_MAX, PROTOCOL_LOCAL, PROTOCOL_REMOTE_READS, REGION_DELETION_MS,
 };
 use crate::managers::down;
 use crate::proxy::ClusterProxy;
@@ -40,7 +40,7 @@ use crate::wire::{
 
 impl RemoteRoles {
     /// Asks the gateway; `None` if there is none but this proxy, or it does not answer.
-    async fn ask_gateway(
+    async fn call_gateway(
         &self,
         call: &ProxyCall,
         payload: Bytes,
@@ -62,7 +62,7 @@ impl RemoteRoles {
         }
     }
 
-    pub(super) async fn look_at_gateway(
+    pub(super) async fn read_gateway_state(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
@@ -74,8 +74,8 @@ impl RemoteRoles {
             return Ok(RegionLookup::Nowhere);
         }
         let call = ProxyCall::Look(bucket.clone(), key.clone());
-        let deadline = Instant::now() + Duration::from_millis(GATEWAY_LOOK_MS);
-        match self.ask_gateway(&call, Bytes::new(), deadline).await {
+        let deadline = Instant::now() + Duration::from_millis(GATEWAY_REFRESH_MS);
+        match self.call_gateway(&call, Bytes::new(), deadline).await {
             Some((ProxyReply::Looked(true), _)) => Ok(RegionLookup::Here),
             Some((ProxyReply::Looked(false), _)) => Ok(RegionLookup::Nowhere),
             Some((ProxyReply::There, version)) => {
@@ -119,14 +119,14 @@ impl RemoteRoles {
     }
 
     /// Asks the gateway how the deletion of a bucket ended; `None` if it does not know, or does not answer.
-    pub(super) async fn ask_for_deletion(
+    pub(super) async fn request_deletion(
         &self,
         marked: &BucketRecord,
         deadline: Instant,
     ) -> Option<Result<(), ObjectError>> {
         let version = self.managers.map().version;
         let call = ProxyCall::Deletion(marked.id, marked.name.clone(), marked.epoch, version.0);
-        match self.ask_gateway(&call, Bytes::new(), deadline).await? {
+        match self.call_gateway(&call, Bytes::new(), deadline).await? {
             (ProxyReply::Deletion(DeletionEnd::NotEmpty), _) => {
                 Some(Err(ObjectError::BucketNotEmpty))
             }
@@ -150,7 +150,7 @@ impl RemoteRoles {
         // The gateway says in time that it had no answer.
         let deadline =
             Instant::now() + CHANGE_PLACE_TIME_MAX + CHANGE_TIME_MAX + Duration::from_secs(2);
-        match self.ask_gateway(&ProxyCall::Change(home), payload, deadline).await {
+        match self.call_gateway(&ProxyCall::Change(home), payload, deadline).await {
             Some((ProxyReply::Changed, answer)) => {
                 let answer = decode::<ChangeAnswer>("change of a gateway", &answer);
                 answer.map_or_else(|error| Err(unavailable(&error.to_string())), made_of)
@@ -257,7 +257,7 @@ impl From<ObjectError> for PartRefusal {
 }
 
 /// The result of a lookup, in the form that a proxy of this version decodes.
-fn told_looked(looked: Result<RegionLookup, ObjectError>, version: u8) -> (ProxyReply, Bytes) {
+fn lookup_reply(looked: Result<RegionLookup, ObjectError>, version: u8) -> (ProxyReply, Bytes) {
     let reply = match looked {
         Ok(RegionLookup::There(there)) if version >= PROTOCOL_REMOTE_READS => {
             return (ProxyReply::There, encode(&*there).into());
@@ -287,7 +287,7 @@ impl ClusterProxy {
         responder: Responder<ProxyService>,
     ) {
         if call == ProxyCall::Clients {
-            let count = self.clients_under_way();
+            let count = self.clients_in_flight();
             return responder.answer(&ProxyReply::Clients(count), Bytes::new());
         }
         let Some(elsewhere) = self.elsewhere().filter(|_| self.access.is_gateway()) else {
@@ -296,15 +296,16 @@ impl ClusterProxy {
         match call {
             ProxyCall::Look(bucket, key) => {
                 // A fetch continues even if no read waits for it any more.
-                let looking = tokio::spawn(async move { elsewhere.look(&bucket, &key).await });
-                let patience = Duration::from_millis(GATEWAY_LOOKED_MS);
-                let looked = match timeout(patience, looking).await {
+                let looking =
+                    tokio::spawn(async move { elsewhere.find_elsewhere(&bucket, &key).await });
+                let max_wait = Duration::from_millis(GATEWAY_STATE_MS);
+                let looked = match timeout(max_wait, looking).await {
                     Ok(Ok(looked)) => looked,
                     Ok(Err(_)) | Err(_) => {
                         Err(unavailable("other regions are still being asked for the key"))
                     }
                 };
-                let (reply, payload) = told_looked(looked, responder.version());
+                let (reply, payload) = lookup_reply(looked, responder.version());
                 responder.answer(&reply, payload);
             }
             ProxyCall::Part(part) => {
@@ -315,9 +316,9 @@ impl ClusterProxy {
                     if !part.is_sound() {
                         return Err(unavailable("a part that no proxy asks for"));
                     }
-                    let patience = Duration::from_millis(GATEWAY_PART_MS);
+                    let max_wait = Duration::from_millis(GATEWAY_PART_MS);
                     let late = |_late| unavailable("another region is too slow to be read from");
-                    timeout(patience, elsewhere.part(part)).await.map_err(late)?
+                    timeout(max_wait, elsewhere.part(part)).await.map_err(late)?
                 };
                 tokio::select! {
                     biased;
@@ -336,8 +337,8 @@ impl ClusterProxy {
                     versions.reaches(MapVersion(version)).await.ok()?;
                     elsewhere.deletion_of((bucket, name, epoch)).await
                 };
-                let patience = Duration::from_millis(REGION_DELETION_MS);
-                let end = match timeout(patience, ended).await.ok().flatten() {
+                let max_wait = Duration::from_millis(REGION_DELETION_MS);
+                let end = match timeout(max_wait, ended).await.ok().flatten() {
                     Some(Ok(())) => DeletionEnd::Deleted,
                     Some(Err(ObjectError::BucketNotEmpty)) => DeletionEnd::NotEmpty,
                     Some(Err(error)) => DeletionEnd::Failed(error.into_reason()),
@@ -397,7 +398,7 @@ mod tests {
     use crate::limits::PROTOCOL_LISTS;
 
     #[test]
-    fn a_large_object_elsewhere_is_told_in_words_that_an_earlier_release_knows() {
+    fn a_large_remote_object_is_reported_in_a_form_that_an_earlier_release_supports() {
         let at = Stamp { clock: HybridClock(400), region: RegionId(2) };
         let op = OpId { view: View(3), seq: OpSeq(4) };
         let origin = Origin { region: RegionId(2), pg: PgId(3), op };
@@ -406,14 +407,17 @@ mod tests {
         let name = Name { bucket: BucketId(2), key, slot: Slot::Null };
         let version = RemoteVersion { name, regions: vec![RegionId(2)], entry };
         let there = || Ok(RegionLookup::There(Box::new(version.clone())));
-        let (reply, payload) = told_looked(there(), PROTOCOL_REMOTE_READS);
+        let (reply, payload) = lookup_reply(there(), PROTOCOL_REMOTE_READS);
         assert_eq!(reply, ProxyReply::There);
         assert_eq!(decode::<RemoteVersion>("a version", &payload).expect("it is one"), version);
-        let (reply, _) = told_looked(there(), PROTOCOL_LISTS);
+        let (reply, _) = lookup_reply(there(), PROTOCOL_LISTS);
         assert!(matches!(reply, ProxyReply::NotNow(_)), "{reply:?}");
-        let (reply, _) = told_looked(there(), PROTOCOL_LOCAL - 1);
+        let (reply, _) = lookup_reply(there(), PROTOCOL_LOCAL - 1);
         assert_eq!(reply, ProxyReply::Looked(false));
         let remote = Err(unavailable("away"));
-        assert_eq!(told_looked(remote, PROTOCOL_REMOTE_READS).0, ProxyReply::NotNow("away".into()));
+        assert_eq!(
+            lookup_reply(remote, PROTOCOL_REMOTE_READS).0,
+            ProxyReply::NotNow("away".into())
+        );
     }
 }

@@ -103,12 +103,12 @@ impl Credit {
     }
 }
 
-type Known = Cache<u64, Arc<Location>, UnitWeighter, BuildHasherDefault<DefaultHasher>>;
+type LocationCache = Cache<u64, Arc<Location>, UnitWeighter, BuildHasherDefault<DefaultHasher>>;
 
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Locations {
-    known: Known,
+    known: LocationCache,
     credit: Credit,
 }
 
@@ -131,7 +131,7 @@ impl Locations {
     }
 
     /// Keeps what METAX says of a name, and tells what is so of what was known.
-    fn learn(
+    fn remember(
         &self,
         slot: u64,
         known: Option<&Arc<Location>>,
@@ -158,7 +158,7 @@ pub(super) async fn find_and_read(
     let known = locations.known.get(&slot);
     let Some(known) = known.as_ref().filter(|_| locations.credit.spend()) else {
         let row = remote.find(pg, bucket, key).await?;
-        if locations.learn(slot, known.as_ref(), row.as_ref()) == Some(Now::Same) {
+        if locations.remember(slot, known.as_ref(), row.as_ref()) == Some(Now::Same) {
             locations.credit.earn(1);
         }
         return Ok((row, None));
@@ -175,12 +175,12 @@ pub(super) async fn find_and_read(
             outcome = &mut read, if bytes.is_none() => bytes = Some(outcome.ok()),
         }
     };
-    let now = locations.learn(slot, Some(known), row.as_ref());
+    let now = locations.remember(slot, Some(known), row.as_ref());
     let bytes = match (now, bytes) {
         (Some(Now::Same | Now::Moved), Some(bytes)) => bytes,
         (Some(Now::Same), None) => {
-            let patience = remote.replicas.reads.hedge_after(SizeClass::of(chunk.len.into()));
-            timeout(patience, read).await.ok().and_then(Result::ok)
+            let max_wait = remote.replicas.reads.hedge_after(SizeClass::of(chunk.len.into()));
+            timeout(max_wait, read).await.ok().and_then(Result::ok)
         }
         (_, Some(bytes)) if planted::has(Bug::BelievesLocations) => bytes,
         _ => None,
@@ -226,29 +226,29 @@ mod tests {
     fn what_metax_says_last_is_known() {
         let (locations, slot) = (Locations::default(), 7);
         let (first, moved, next) = (row(1, 0, 5000), row(1, 1, 5000), row(2, 0, 5000));
-        locations.learn(slot, None, Some(&first));
+        locations.remember(slot, None, Some(&first));
         assert_eq!(known(&locations, slot), Some((first.op, 0)));
         // Each with what was known before it.
         let turns = [(&first, 0, Now::Same), (&moved, 1, Now::Moved), (&next, 0, Now::Other)];
         for (row, attempt, now) in turns {
             let before = locations.known.get(&slot);
-            assert_eq!(locations.learn(slot, before.as_ref(), Some(row)), Some(now));
+            assert_eq!(locations.remember(slot, before.as_ref(), Some(row)), Some(now));
             assert_eq!(known(&locations, slot), Some((row.op, attempt)));
         }
         let before = locations.known.get(&slot);
-        assert_eq!(locations.learn(slot, before.as_ref(), None), Some(Now::Other));
+        assert_eq!(locations.remember(slot, before.as_ref(), None), Some(Now::Other));
         assert_eq!(known(&locations, slot), None);
     }
 
     #[test]
     fn large_objects_and_those_in_metax_are_not_known() {
         let (locations, slot) = (Locations::default(), 7);
-        locations.learn(slot, None, Some(&row(1, 0, LOCATED_BYTES_MAX)));
+        locations.remember(slot, None, Some(&row(1, 0, LOCATED_BYTES_MAX)));
         assert!(known(&locations, slot).is_some());
-        locations.learn(slot, None, Some(&row(2, 0, LOCATED_BYTES_MAX + 1)));
+        locations.remember(slot, None, Some(&row(2, 0, LOCATED_BYTES_MAX + 1)));
         assert_eq!(known(&locations, slot), None);
         let inline = VersionRow { body: Body::Inline(Bytes::new()), ..row(3, 0, 1) };
-        locations.learn(slot, None, Some(&inline));
+        locations.remember(slot, None, Some(&inline));
         assert_eq!(known(&locations, slot), None);
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Source {
 
 impl Source {
     /// The key from which it must be asked before a row can be returned.
-    pub(super) fn hungry_at(&self) -> Option<&[u8]> {
+    pub(super) fn next_row_needed(&self) -> Option<&[u8]> {
         if self.rows.is_empty() { self.at.as_deref() } else { None }
     }
 }
@@ -54,19 +54,20 @@ impl Merge {
 
     /// Those that have nothing left and could have more.
     fn hungry(&self) -> impl Iterator<Item = (usize, &Source)> {
-        self.sources.iter().enumerate().filter(|(_, source)| source.hungry_at().is_some())
+        self.sources.iter().enumerate().filter(|(_, source)| source.next_row_needed().is_some())
     }
 
     /// Those that are to be asked now, by index.
-    pub(super) fn to_ask(&self) -> impl Iterator<Item = (usize, &Source)> {
-        let lowest = self.hungry().filter_map(|(_, source)| source.hungry_at()).min();
-        self.hungry().filter(move |(_, source)| !source.is_short || source.hungry_at() == lowest)
+    pub(super) fn sources_to_query(&self) -> impl Iterator<Item = (usize, &Source)> {
+        let lowest = self.hungry().filter_map(|(_, source)| source.next_row_needed()).min();
+        self.hungry()
+            .filter(move |(_, source)| !source.is_short || source.next_row_needed() == lowest)
     }
 
     /// Returns true if some sources must be asked before a row can be returned.
-    pub(super) fn is_hungry(&self) -> bool {
+    pub(super) fn needs_rows(&self) -> bool {
         let first = self.sources.iter().filter_map(|source| source.rows.front()).min();
-        let mut hungry = self.hungry().filter_map(|(_, source)| source.hungry_at());
+        let mut hungry = self.hungry().filter_map(|(_, source)| source.next_row_needed());
         hungry.any(|at| first.is_none_or(|(row, _)| at <= row.as_slice()))
     }
 
@@ -75,7 +76,7 @@ impl Merge {
         let mut groups: BTreeMap<(Option<ServerId>, Vec<u8>, bool), Vec<PgId>> = BTreeMap::new();
         let (hungry, fed): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sources)
             .into_iter()
-            .partition(|source| source.hungry_at().is_some());
+            .partition(|source| source.next_row_needed().is_some());
         self.sources = fed;
         for Source { pgs, at, is_short, .. } in hungry {
             let at = at.expect("a hungry source knows where to go on");
@@ -119,7 +120,7 @@ impl Merge {
 
     /// The next row; `None` if there is none, or a source must be asked first.
     pub(super) fn next(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
-        if self.is_hungry() && !planted::has(Bug::MergesHungry) {
+        if self.needs_rows() && !planted::has(Bug::MergesWithoutRows) {
             return None;
         }
         let first = |source: &&mut Source| source.rows.front().map(|(row, _)| row.clone());
@@ -162,7 +163,7 @@ mod tests {
     fn two() -> Merge {
         let mut merge = Merge::new((0..4).map(PgId).collect(), b"a".to_vec(), Some(b"z"));
         merge.regroup(|pg| Some(ServerId(pg.0 % 2)));
-        assert_eq!(merge.to_ask().count(), 2);
+        assert_eq!(merge.sources_to_query().count(), 2);
         merge
     }
 
@@ -179,27 +180,30 @@ mod tests {
         assert!(merge.next().is_none(), "the other may have an earlier one");
         merge.fill(1, 2, rows(&["a", "c", "x"]), None).unwrap();
         assert_eq!(names(&mut merge), ["a", "b", "c", "d"]);
-        assert!(merge.is_hungry(), "x may not be the next");
-        let (hungry, source) = merge.to_ask().next().unwrap();
-        assert_eq!(source.hungry_at(), Some(&b"e"[..]));
+        assert!(merge.needs_rows(), "x may not be the next");
+        let (hungry, source) = merge.sources_to_query().next().unwrap();
+        assert_eq!(source.next_row_needed(), Some(&b"e"[..]));
         merge.fill(hungry, 2, rows(&["e"]), None).unwrap();
         assert_eq!(names(&mut merge), ["e", "x"]);
-        assert!(!merge.is_hungry());
+        assert!(!merge.needs_rows());
     }
 
     #[test]
     fn only_what_is_missing_is_asked_of_new_primaries() {
         let mut merge = two();
-        let first = merge.to_ask().find(|(_, it)| it.server == Some(ServerId(0))).unwrap().0;
+        let first =
+            merge.sources_to_query().find(|(_, it)| it.server == Some(ServerId(0))).unwrap().0;
         merge.fill(first, 2, rows(&["b"]), None).unwrap();
         merge.regroup(|pg| Some(ServerId(pg.0 + 10)));
-        let asked: Vec<_> =
-            merge.to_ask().map(|(_, source)| (source.server, source.pgs.clone())).collect();
+        let asked: Vec<_> = merge
+            .sources_to_query()
+            .map(|(_, source)| (source.server, source.pgs.clone()))
+            .collect();
         assert_eq!(
             asked,
             [(Some(ServerId(11)), vec![PgId(1)]), (Some(ServerId(13)), vec![PgId(3)])]
         );
-        for index in merge.to_ask().map(|(index, _)| index).collect::<Vec<_>>() {
+        for index in merge.sources_to_query().map(|(index, _)| index).collect::<Vec<_>>() {
             merge.fill(index, 2, Vec::new(), None).unwrap();
         }
         assert_eq!(names(&mut merge), ["b"]);
@@ -212,11 +216,13 @@ mod tests {
         merge.fill(1, 2, rows(&["c"]), Some(b"d".to_vec())).unwrap();
         assert_eq!(merge.next().unwrap().0, b"b");
         merge.seek(b"f");
-        let asked: Vec<_> =
-            merge.to_ask().map(|(_, source)| source.hungry_at().unwrap().to_vec()).collect();
+        let asked: Vec<_> = merge
+            .sources_to_query()
+            .map(|(_, source)| source.next_row_needed().unwrap().to_vec())
+            .collect();
         assert_eq!(asked, [b"f".to_vec()]);
         merge.seek(b"z");
-        assert!(!merge.is_hungry() && merge.next().is_none(), "that is the end");
+        assert!(!merge.needs_rows() && merge.next().is_none(), "that is the end");
     }
 
     #[test]
@@ -237,16 +243,18 @@ mod tests {
         merge.fill(0, 2, rows(&["b"]), Some(b"m".to_vec())).unwrap();
         merge.fill(1, 2, rows(&["c", "d"]), Some(b"e".to_vec())).unwrap();
         assert_eq!(names(&mut merge), ["b", "c", "d"]);
-        let asked: Vec<_> =
-            merge.to_ask().map(|(_, source)| source.hungry_at().unwrap().to_vec()).collect();
+        let asked: Vec<_> = merge
+            .sources_to_query()
+            .map(|(_, source)| source.next_row_needed().unwrap().to_vec())
+            .collect();
         assert_eq!(asked, [b"e".to_vec()], "what the first has is behind that");
         merge.regroup(|pg| Some(ServerId(pg.0 % 2)));
-        let (other, _) = merge.to_ask().next().unwrap();
+        let (other, _) = merge.sources_to_query().next().unwrap();
         merge.fill(other, 2, rows(&["f", "x"]), None).unwrap();
         assert_eq!(names(&mut merge), ["f"], "m may be there or not");
-        assert!(merge.is_hungry());
-        let (first, source) = merge.to_ask().next().unwrap();
-        assert_eq!(source.hungry_at(), Some(&b"m"[..]));
+        assert!(merge.needs_rows());
+        let (first, source) = merge.sources_to_query().next().unwrap();
+        assert_eq!(source.next_row_needed(), Some(&b"m"[..]));
         merge.fill(first, 2, rows(&["m"]), None).unwrap();
         assert_eq!(names(&mut merge), ["m", "x"]);
     }

@@ -69,8 +69,8 @@ use tokio::time::Instant;
 use super::home_change::HomeChange;
 use super::other_regions::RegionLookup;
 use super::removal::Removal;
-use super::role_access::{Data, Ended, FoundRow, KnownBucket, Lost, RoleAccess, Scan, ScanStep};
-use super::{patience, refused, unavailable};
+use super::role_access::{BucketSnapshot, Data, Ended, FoundRow, Lost, RoleAccess, Scan, ScanStep};
+use super::{max_wait, refused, unavailable};
 use crate::clock::StoreClock;
 use crate::data::ReadFailure;
 use crate::limits::{
@@ -199,7 +199,7 @@ impl RemoteRoles {
         let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
         let primaries = self.primaries.clone();
         self.runtime.spawn(async move {
-            let dropped = Calling::of_nobody(&primaries, pg, call, patience()).settled().await;
+            let dropped = Calling::of_nobody(&primaries, pg, call, max_wait()).settled().await;
             if let Err(error) = dropped {
                 tracing::debug!(%pg, %error, "a stream without a parent stays until the session ends");
             }
@@ -214,9 +214,9 @@ impl RemoteRoles {
         let Some(number) = call.request().map(|request| request.number) else { return };
         let kept = primaries.requests().keep(number);
         self.runtime.spawn(async move {
-            let answer = Calling::of_orphan(&primaries, pg, call, patience()).answer().await;
+            let answer = Calling::of_orphan(&primaries, pg, call, max_wait()).answer().await;
             if let Ok((Answer::Granted { grant, .. }, _)) = answer {
-                primaries.tell(pg, Call::Withdraw { op: grant.op, disk_full: false });
+                primaries.notify(pg, Call::Withdraw { op: grant.op, disk_full: false });
             }
             if planted::has(Bug::KeepsOrphans) {
                 return std::mem::forget((kept, place));
@@ -241,7 +241,7 @@ impl RoleAccess for RemoteRoles {
         self.managers.map().buckets.get(name).map(look)
     }
 
-    async fn bucket_news(&self, name: &BucketName, known: KnownBucket) {
+    async fn bucket_update(&self, name: &BucketName, known: BucketSnapshot) {
         count(&self.counters().bucket_waits);
         let look = |map: &Topology| known.is_passed(map.buckets.get(name)).then_some(());
         let _news = found(&*self.managers, Instant::now() + MAP_LATE_MAX, look).await;
@@ -277,7 +277,7 @@ impl RoleAccess for RemoteRoles {
 
     async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
         let deadline = Instant::now() + Duration::from_millis(REGION_DELETION_MS);
-        match self.ask_for_deletion(&marked, deadline).await {
+        match self.request_deletion(&marked, deadline).await {
             Some(end) => end,
             None => buckets::deleted_by_gateway(&*self.managers, marked, deadline).await,
         }
@@ -287,12 +287,12 @@ impl RoleAccess for RemoteRoles {
         self.managers.map().gateway == Some(self.gateway)
     }
 
-    async fn look_at_gateway(
+    async fn read_gateway_state(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<RegionLookup, ObjectError> {
-        Self::look_at_gateway(self, bucket, key).await
+        Self::read_gateway_state(self, bucket, key).await
     }
 
     async fn part_at_gateway(&self, part: RemotePart) -> Result<Bytes, ObjectError> {
@@ -354,14 +354,14 @@ impl RoleAccess for RemoteRoles {
         self.admit()
     }
 
-    async fn ask(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
-        Calling::new(&self.primaries, pg, call, patience()).settled().await
+    async fn submit(&self, pg: PgId, call: Call) -> Result<Settled, ObjectError> {
+        Calling::new(&self.primaries, pg, call, max_wait()).settled().await
     }
 
-    fn tell(&self, pg: PgId, call: Call) {
+    fn notify(&self, pg: PgId, call: Call) {
         match call {
             call @ Call::DropStream { .. } => self.drop_stream(pg, call),
-            call => self.primaries.tell(pg, call),
+            call => self.primaries.notify(pg, call),
         }
     }
 
@@ -386,7 +386,7 @@ impl RoleAccess for RemoteRoles {
         key: &ObjectKey,
     ) -> Result<Option<VersionRow>, ObjectError> {
         let mut call = MetaCall::Find { pg, view: View(0), bucket, key: key.clone() };
-        match self.primaries.ask(pg, &mut call, &mut Wait::of_client(patience())).await?.reply {
+        match self.primaries.submit(pg, &mut call, &mut Wait::of_client(max_wait())).await?.reply {
             MetaReply::Found(row) => Ok(row.map(|row| *row)),
             MetaReply::Refused(refusal) | MetaReply::Answered(Answer::Refused(refusal)) => {
                 Err(refused(refusal))
@@ -406,7 +406,7 @@ impl RoleAccess for RemoteRoles {
 
     async fn row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
         let mut call = MetaCall::GetRow { pg, view: View(0), row: row.to_vec() };
-        let said = self.primaries.ask(pg, &mut call, &mut Wait::of_client(patience())).await?;
+        let said = self.primaries.submit(pg, &mut call, &mut Wait::of_client(max_wait())).await?;
         match said.reply {
             MetaReply::Row(true) => Ok(Some(said.payload)),
             // A new primary's index may not show yet what the one before has shown.
@@ -427,7 +427,7 @@ impl RoleAccess for RemoteRoles {
         let mut call = MetaCall::Positions { pg, view: View(0), op, count, wait_ms };
         // A server of an earlier release does not answer.
         let deadline = Instant::now() + wait + Duration::from_millis(POSITIONS_ANSWER_MS);
-        match self.primaries.ask(pg, &mut call, &mut Wait::of_client(deadline)).await?.reply {
+        match self.primaries.submit(pg, &mut call, &mut Wait::of_client(deadline)).await?.reply {
             MetaReply::Positions(positions) => Ok(positions),
             MetaReply::Refused(refusal) => Err(refused(refusal)),
             other => Err(unfitting(&other)),

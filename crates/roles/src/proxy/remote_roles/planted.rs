@@ -17,7 +17,7 @@ pub(super) enum Bug {
     /// Bytes from where an object was remembered to lie are given out whichever version METAX names.
     BelievesLocations,
     /// A list gives out rows before every server has said what it has.
-    MergesHungry,
+    MergesWithoutRows,
     /// Anything that a put holds whose client went away is never given back.
     KeepsOrphans,
     /// A replica of whose answer nobody waits any more owes it for ever.

@@ -82,7 +82,7 @@ impl Primaries {
     ///
     /// # Errors
     /// If there is none by the deadline, or [soon](Unserved) where the PG cannot be served: it may have been executed then.
-    pub(super) async fn ask(
+    pub(super) async fn submit(
         &self,
         pg: PgId,
         call: &mut MetaCall,
@@ -100,7 +100,7 @@ impl Primaries {
             let tried = match at {
                 Some(at) => {
                     set_view(call, at.view);
-                    self.ask_once(pg, at, call, deadline).await
+                    self.call_once(pg, at, call, deadline).await
                 }
                 None => Err(TryError::NoPrimary),
             };
@@ -110,7 +110,7 @@ impl Primaries {
             };
             is_repeat |= trouble.may_be_done();
             if planted::has(Bug::RepeatsUnderAnother) {
-                under_another(call);
+                with_another_number(call);
             }
             match tries.pause_after(&trouble) {
                 Some(pause) if Instant::now() < deadline => {
@@ -130,7 +130,7 @@ impl Primaries {
     }
 
     /// Asks the primary of a view, as long as the PG is in that view.
-    pub(super) async fn ask_once(
+    pub(super) async fn call_once(
         &self,
         pg: PgId,
         at: Primary,
@@ -155,7 +155,7 @@ impl Primaries {
 
     /// Tells a primary something that has no answer. It is not repeated: if it is lost, the primary finds out by itself, once
     /// the session says that the request is finished (`session.rs`).
-    pub(super) fn tell(&self, pg: PgId, call: Call) {
+    pub(super) fn notify(&self, pg: PgId, call: Call) {
         let map = self.managers.map();
         let Some(at) = primary(&map, pg) else { return };
         let Some(peer) = self.peers.of(&map, at.server) else { return };
@@ -167,7 +167,7 @@ impl Primaries {
 }
 
 /// Puts the call under another number, which must never be done.
-fn under_another(call: &mut MetaCall) {
+fn with_another_number(call: &mut MetaCall) {
     if let MetaCall::Call { call, .. } = call
         && let Some((request, ..)) = in_bucket(call)
     {

@@ -47,7 +47,7 @@ struct Flight<'a> {
 /// The stage of a put.
 enum Stage {
     /// Its primary was asked for a grant, and has not answered.
-    Asked,
+    Prepared,
     /// It has this grant's op.
     Granted { op: OpId },
     /// Nothing has to be done for it any more, or ever: it has no data.
@@ -59,9 +59,9 @@ impl Drop for Flight<'_> {
         match self.stage {
             Stage::Over => {}
             Stage::Granted { op } => {
-                self.remote.primaries.tell(self.pg, Call::Withdraw { op, disk_full: false });
+                self.remote.primaries.notify(self.pg, Call::Withdraw { op, disk_full: false });
             }
-            Stage::Asked => {
+            Stage::Prepared => {
                 if let Some(put) = self.calling.put() {
                     self.remote.abandon_unknown(self.pg, put);
                 }
@@ -71,7 +71,7 @@ impl Drop for Flight<'_> {
 }
 
 /// The outcome of a grant.
-enum Carried {
+enum AttemptEnd {
     /// METAX is persisted and enough replicas have the data.
     Durable(Written),
     /// Too few replicas have taken it.
@@ -90,7 +90,7 @@ pub(super) async fn put(
     let data = data.map(|(pieces, len)| joined(pieces, len));
     let enough = call.put().map_or(0, |put| put.enough);
     let calling = Calling::new(&remote.primaries, pg, call, by);
-    let stage = if data.is_some() { Stage::Asked } else { Stage::Over };
+    let stage = if data.is_some() { Stage::Prepared } else { Stage::Over };
     Flight { remote, pg, calling, enough, stage }.fly(data.as_ref()).await
 }
 
@@ -126,18 +126,18 @@ impl Flight<'_> {
             self.stage = Stage::Granted { op };
             let by = self.calling.deadline();
             let written = write::write(self.remote, &granted, data, self.enough, by);
-            match carry(&mut self.calling, self.pg, granted.grant, at, written).await? {
-                Carried::Durable(written) => {
+            match drive(&mut self.calling, self.pg, granted.grant, at, written).await? {
+                AttemptEnd::Durable(written) => {
                     self.stage = Stage::Over;
                     commit(self.remote, self.pg, granted.grant, written);
                     return Ok(Ended::Done(granted.clock));
                 }
-                Carried::Lost(lost) if planted::has(Bug::BeginsAnewAtOnce) => {
+                AttemptEnd::Lost(lost) if planted::has(Bug::BeginsAnewAtOnce) => {
                     self.stage = Stage::Over;
                     return Ok(Ended::Lost(lost));
                 }
-                Carried::Lost(lost) => {
-                    tell_full(&self.remote.primaries, self.pg, op, lost.full);
+                AttemptEnd::Lost(lost) => {
+                    report_full(&self.remote.primaries, self.pg, op, lost.full);
                     match self.take_back(op).await? {
                         (Answer::Refused(Refusal::Revoked), _) => {
                             self.stage = Stage::Over;
@@ -146,7 +146,7 @@ impl Flight<'_> {
                         (next, by) => (answer, at) = (next, by),
                     }
                 }
-                Carried::Answered(next, by) => (answer, at) = (next, by),
+                AttemptEnd::Answered(next, by) => (answer, at) = (next, by),
             }
         }
     }
@@ -156,10 +156,10 @@ impl Flight<'_> {
     async fn take_back(&mut self, op: OpId) -> Result<(Answer, Primary), ObjectError> {
         for tries in 1.. {
             let primaries = &self.remote.primaries;
-            primaries.tell(self.pg, Call::Withdraw { op, disk_full: false });
+            primaries.notify(self.pg, Call::Withdraw { op, disk_full: false });
             if tries > WITHDRAWALS_MAX {
                 // One of an earlier release knows of no other way.
-                primaries.tell(self.pg, Call::Abandon { op, disk_full: false });
+                primaries.notify(self.pg, Call::Abandon { op, disk_full: false });
             }
             let version = self.remote.managers.map().version;
             match self.calling.answer().await? {
@@ -230,52 +230,52 @@ pub(super) async fn again(
 /// others are awaited briefly.
 fn commit(remote: &RemoteRoles, pg: PgId, grant: Grant, written: Written) {
     let Written { mut seen, rest } = written;
-    let Some(rest) = rest else { return tell_committed(&remote.primaries, pg, grant, &seen) };
+    let Some(rest) = rest else { return report_committed(&remote.primaries, pg, grant, &seen) };
     let primaries = remote.primaries.clone();
     remote.runtime.spawn(async move {
         rest.join(&mut seen, primaries.counters()).await;
-        tell_committed(&primaries, pg, grant, &seen);
+        report_committed(&primaries, pg, grant, &seen);
     });
 }
 
 /// Says which replicas had no room: before the put's outcome, by which its space is forgotten.
-fn tell_full(primaries: &Primaries, pg: PgId, op: OpId, replicas: Holders) {
+fn report_full(primaries: &Primaries, pg: PgId, op: OpId, replicas: Holders) {
     if !replicas.is_empty() {
-        primaries.tell(pg, Call::NoRoom { op, replicas });
+        primaries.notify(pg, Call::NoRoom { op, replicas });
     }
 }
 
-fn tell_committed(primaries: &Primaries, pg: PgId, grant: Grant, seen: &WriteAcks) {
+fn report_committed(primaries: &Primaries, pg: PgId, grant: Grant, seen: &WriteAcks) {
     let (op, attempt, holders) = (grant.op, grant.attempt, seen.holders);
-    tell_full(primaries, pg, op, seen.full);
-    primaries.tell(pg, Call::Commit { op, attempt, holders });
+    report_full(primaries, pg, op, seen.full);
+    primaries.notify(pg, Call::Commit { op, attempt, holders });
 }
 
 /// Has the data written while the primary makes METAX durable.
-async fn carry(
+async fn drive(
     calling: &mut Calling<'_>,
     pg: PgId,
     grant: Grant,
     at: Primary,
     written: impl Future<Output = Result<Written, Lost>>,
-) -> Result<Carried, ObjectError> {
+) -> Result<AttemptEnd, ObjectError> {
     let written = pin!(written);
     let persisted = pin!(persisted(calling, pg, grant, at));
     Ok(match select(written, persisted).await {
-        Either::Left((Err(lost), _)) => Carried::Lost(lost),
+        Either::Left((Err(lost), _)) => AttemptEnd::Lost(lost),
         Either::Left((Ok(written), _)) if planted::has(Bug::AnswersUnpersisted) => {
-            Carried::Durable(written)
+            AttemptEnd::Durable(written)
         }
         Either::Left((Ok(written), persisted)) => match persisted.await? {
-            None => Carried::Durable(written),
-            Some((answer, by)) => Carried::Answered(answer, by),
+            None => AttemptEnd::Durable(written),
+            Some((answer, by)) => AttemptEnd::Answered(answer, by),
         },
         Either::Right((persisted, written)) => match persisted? {
             None => match written.await {
-                Ok(written) => Carried::Durable(written),
-                Err(lost) => Carried::Lost(lost),
+                Ok(written) => AttemptEnd::Durable(written),
+                Err(lost) => AttemptEnd::Lost(lost),
             },
-            Some((answer, by)) => Carried::Answered(answer, by),
+            Some((answer, by)) => AttemptEnd::Answered(answer, by),
         },
     })
 }
@@ -293,7 +293,7 @@ async fn persisted(
     loop {
         let version = primaries.managers().map().version;
         let wait = MetaCall::Await { pg, view: at.view, op: grant.op };
-        let trouble = match primaries.ask_once(pg, at, &wait, deadline).await {
+        let trouble = match primaries.call_once(pg, at, &wait, deadline).await {
             Ok(said) => match said.reply {
                 MetaReply::Answered(Answer::Persisted { grant: of }) if of == grant => {
                     return Ok(None);

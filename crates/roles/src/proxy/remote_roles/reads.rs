@@ -50,7 +50,7 @@ impl Reads {
         state.machine.begin();
         if state.as_of != Some(map.version) {
             state.as_of = Some(map.version);
-            state.machine.set_askers(proxies(map));
+            state.machine.set_requesters(proxies(map));
         }
     }
 

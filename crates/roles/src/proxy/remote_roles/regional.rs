@@ -30,7 +30,7 @@ use super::retry::pause;
 use super::route::{newer, primary};
 use crate::limits::{
     JOURNAL_ANSWER_MS, JOURNAL_PAUSE_MS, JOURNAL_RETRY_MS, JOURNALS_MAX, KEPT_KEYS_MAX,
-    MAP_LAG_MAX, REGION_NEWS_MS,
+    MAP_LAG_MAX, REGION_UPDATE_MS,
 };
 use crate::notifier::Notifier;
 use crate::wire::{JournalReply, JournalShown, KeyReply, MetaCall, MetaReply, Position};
@@ -55,7 +55,7 @@ fn by_leader(map: &Topology, pgs: impl Iterator<Item = PgId>, count_max: usize) 
 
 impl RemoteRoles {
     /// Asks a server; `None` if it does not answer.
-    async fn asked(
+    async fn call_all(
         &self,
         map: &Topology,
         server: ServerId,
@@ -89,7 +89,8 @@ impl RemoteRoles {
             wait_ms: wait.as_millis() as u32,
         };
         let deadline = Instant::now() + wait + Duration::from_millis(JOURNAL_ANSWER_MS);
-        let Some((MetaReply::Journals, payload)) = self.asked(map, *server, &call, deadline).await
+        let Some((MetaReply::Journals, payload)) =
+            self.call_all(map, *server, &call, deadline).await
         else {
             return Vec::new();
         };
@@ -110,7 +111,7 @@ impl RemoteRoles {
         notifier: &Notifier,
     ) -> (&'a Led, BTreeMap<PgId, Token>) {
         let map = self.managers.map();
-        let (wait, begun) = (Duration::from_millis(REGION_NEWS_MS), Instant::now());
+        let (wait, begun) = (Duration::from_millis(REGION_UPDATE_MS), Instant::now());
         let now = self.journals_of(&map, led, (&tokens, 0, false), wait).await;
         let (mut answered, mut is_news) = (0, false);
         for (pg, now) in now {
@@ -121,7 +122,7 @@ impl RemoteRoles {
             token.through = applied;
         }
         if is_news {
-            notifier.tell();
+            notifier.notify();
         }
         // A server that responds without changes and without waiting is not asked again at once.
         let has_waited = begun.elapsed() >= wait / 2;
@@ -155,7 +156,7 @@ impl RemoteRoles {
                 part.iter().map(|&(_, pg, view)| (pg, view)).collect();
             let asked = part.iter().map(|(index, ..)| keys[*index].clone());
             let call = MetaCall::Kept { pgs: pgs.into_iter().collect(), keys: asked.collect() };
-            let answered = self.asked(map, server, &call, deadline).await;
+            let answered = self.call_all(map, server, &call, deadline).await;
             (part, answered)
         });
         for (part, answered) in join_all(asking).await {
@@ -307,7 +308,7 @@ impl RegionAccess for RemoteRoles {
     async fn tell_positions(&self, server: ServerId, positions: &[(PgId, Vec<Position>)]) -> bool {
         let deadline = Instant::now() + Duration::from_millis(JOURNAL_ANSWER_MS);
         let call = MetaCall::TellPositions(positions.to_vec());
-        let answer = self.asked(&self.managers.map(), server, &call, deadline).await;
+        let answer = self.call_all(&self.managers.map(), server, &call, deadline).await;
         matches!(answer, Some((MetaReply::Positions(_), _)))
     }
 

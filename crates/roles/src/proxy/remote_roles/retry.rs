@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_server_is_asked_a_few_times() {
+    fn a_busy_server_is_retried_a_few_times() {
         let mut tries = RetryState::default();
         for _ in 1..BUSY_TRIES_MAX {
             assert!(tries.pause_after(&TryError::Busy).is_some());

@@ -18,7 +18,7 @@ use larder_types::{PgId, View};
 use tokio::time::Instant;
 
 use super::super::role_access::{FoundRow, Scan, ScanStep};
-use super::super::{patience, refused, unavailable};
+use super::super::{max_wait, refused, unavailable};
 use super::counters::count;
 use super::merge::{Merge, Source};
 use super::primaries::Primaries;
@@ -79,7 +79,7 @@ where
                 ScanStep::Seek(to) => merge.seek(&to),
                 ScanStep::Stop => return Ok(()),
             }
-        } else if merge.is_hungry() {
+        } else if merge.needs_rows() {
             feed(primaries, &mut merge, (scan.to, scan.wanted), deadline).await?;
         } else {
             return Ok(());
@@ -102,7 +102,7 @@ pub(super) async fn rows_from(
         to: Some(to.to_vec()),
         count_max: count as u32,
     };
-    let said = primaries.ask(pg, &mut call, &mut Wait::of_client(patience())).await?;
+    let said = primaries.submit(pg, &mut call, &mut Wait::of_client(max_wait())).await?;
     let mut found: Vec<FoundRow> = match said.reply {
         MetaReply::Rows(_) => {
             let rows = decode::<Rows>("rows of a scan", &said.payload).map_err(unusable)?;
@@ -134,17 +134,17 @@ async fn feed(
 ) -> Result<(), ObjectError> {
     let deadline = scan_ends.min(Instant::now() + Duration::from_millis(LIST_WAIT_MS_MAX));
     let mut tries = RetryState::default();
-    while merge.is_hungry() {
+    while merge.needs_rows() {
         if Instant::now() >= scan_ends {
             return Err(took_too_long(primaries));
         }
         let map = primaries.managers().map();
         merge.regroup(|pg| primary(&map, pg).map(|at| at.server));
-        let share = share(wanted, merge.to_ask().count());
+        let share = share(wanted, merge.sources_to_query().count());
         let ask = async |(index, source)| {
-            (index, ask(primaries, &map, source, to, share, deadline).await)
+            (index, submit(primaries, &map, source, to, share, deadline).await)
         };
-        let asked: FuturesUnordered<_> = merge.to_ask().map(ask).collect();
+        let asked: FuturesUnordered<_> = merge.sources_to_query().map(ask).collect();
         let pages: Vec<(usize, Result<Page, Failed>)> = asked.collect().await;
         let mut trouble = None;
         for (index, page) in pages {
@@ -185,7 +185,7 @@ fn share(wanted: usize, servers: usize) -> u32 {
     share.clamp(1, ROWS_MAX as usize) as u32
 }
 
-async fn ask(
+async fn submit(
     primaries: &Primaries,
     map: &Topology,
     source: &Source,
@@ -200,7 +200,7 @@ async fn ask(
         pgs: pgs.collect(),
         map: map.version,
         settled: true,
-        from: source.hungry_at().unwrap_or_default().to_vec(),
+        from: source.next_row_needed().unwrap_or_default().to_vec(),
         to: to.map(<[u8]>::to_vec),
         count_max,
     };

@@ -37,7 +37,7 @@ pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: Sessi
     // Before that managers do not listen.
     let mut was_up = is_up(&managers.map());
     loop {
-        managers.say(ServerMessage::SessionBegun(boot, session));
+        managers.send_message(ServerMessage::SessionBegun(boot, session));
         let seen = found(managers, Instant::now() + BEAT, |map| {
             if map.closed.iter().any(|(_, closed)| *closed == session) {
                 Some(Seen::Closed)
@@ -92,7 +92,7 @@ impl Keeper {
                     (!map.sessions.contains_key(&session)).then_some(())
                 });
                 if closed.await.is_none() {
-                    say_floor(&primaries, session);
+                    send_session_floor(&primaries, session);
                     continue;
                 }
                 tracing::warn!("the managers closed this proxy's session: starting another");
@@ -107,7 +107,7 @@ impl Keeper {
 }
 
 /// Tells every meta server which requests are finished: they need not be remembered.
-fn say_floor(primaries: &Primaries, session: SessionId) {
+fn send_session_floor(primaries: &Primaries, session: SessionId) {
     let (map, (below, open)) = (primaries.managers().map(), primaries.requests().finished());
     let floor = open.first().copied().unwrap_or(below);
     let mut messages = vec![MetaMessage::Floor { session, floor }];

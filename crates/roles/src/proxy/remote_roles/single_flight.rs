@@ -37,14 +37,14 @@ struct Same {
 
 /// A read that others may join.
 #[derive(Debug)]
-struct UnderWay {
+struct SharedRead {
     number: u64,
     waiting: Vec<oneshot::Sender<Bytes>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    reads: HashMap<Same, UnderWay>,
+    reads: HashMap<Same, SharedRead>,
     last: u64,
 }
 
@@ -97,7 +97,7 @@ impl SingleFlight {
             return Part::Waits(under_way.number, receiver);
         }
         *last += 1;
-        reads.insert(same.clone(), UnderWay { number: *last, waiting: Vec::new() });
+        reads.insert(same.clone(), SharedRead { number: *last, waiting: Vec::new() });
         Part::Reads(First { of: self, same, number: *last })
     }
 

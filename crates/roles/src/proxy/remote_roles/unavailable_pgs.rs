@@ -12,7 +12,7 @@ use larder_types::{PgId, View};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::limits::{MANAGERS_SILENT_MS, UNSERVED_MS, UNSERVED_PATIENCE_MS};
+use crate::limits::{MANAGERS_SILENT_MS, UNAVAILABLE_TIMEOUT_MS, UNSERVED_MS};
 use crate::managers::Managers;
 
 /// Told to clients while no manager leads.
@@ -30,7 +30,7 @@ pub(super) fn are_led(managers: &dyn Managers) -> bool {
 }
 
 fn soon(deadline: Instant) -> Instant {
-    deadline.min(Instant::now() + Duration::from_millis(UNSERVED_PATIENCE_MS))
+    deadline.min(Instant::now() + Duration::from_millis(UNAVAILABLE_TIMEOUT_MS))
 }
 
 /// Until when an answer is waited for.
@@ -138,13 +138,13 @@ mod tests {
             Versions::new(MapVersion(0)).subscribe()
         }
 
-        fn told_of(&self, _: MapVersion) {}
+        fn note_newer_map(&self, _: MapVersion) {}
 
         fn propose(&self, _: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
             async { Err(NotProposed::NoLeader) }.boxed()
         }
 
-        fn say(&self, _: ServerMessage) {}
+        fn send_message(&self, _: ServerMessage) {}
 
         fn silent(&self) -> Duration {
             self.0
@@ -152,14 +152,14 @@ mod tests {
     }
 
     const HEARD: Silent = Silent(Duration::ZERO);
-    const SOON: Duration = Duration::from_millis(UNSERVED_PATIENCE_MS);
+    const SOON: Duration = Duration::from_millis(UNAVAILABLE_TIMEOUT_MS);
 
     /// A PG that is in no view, and one that the map does not have.
     fn map() -> Topology {
         Topology { pgs: vec![PgRecord::default()], ..Topology::default() }
     }
 
-    fn patience(unserved: &UnavailablePgs, managers: &Silent, map: &Topology, pg: u32) -> Duration {
+    fn max_wait(unserved: &UnavailablePgs, managers: &Silent, map: &Topology, pg: u32) -> Duration {
         let (now, pgs) = (Instant::now(), [PgId(pg)].into_iter());
         let mut wait = Wait::of_client(now + Duration::from_secs(30));
         unserved.deadline(managers, map, pgs, &mut wait) - now
@@ -169,31 +169,31 @@ mod tests {
     async fn a_request_waits_for_a_failover_and_no_longer() {
         let (unserved, map, whole) = (UnavailablePgs::default(), map(), Duration::from_secs(30));
         assert!(!map.pgs[0].is_active());
-        assert_eq!(patience(&unserved, &HEARD, &map, 0), whole);
+        assert_eq!(max_wait(&unserved, &HEARD, &map, 0), whole);
         advance(Duration::from_millis(UNSERVED_MS - 1)).await;
-        assert_eq!(patience(&unserved, &HEARD, &map, 0), whole);
+        assert_eq!(max_wait(&unserved, &HEARD, &map, 0), whole);
         advance(Duration::from_millis(1)).await;
-        assert_eq!(patience(&unserved, &HEARD, &map, 0), SOON);
-        assert_eq!(patience(&unserved, &HEARD, &map, 1), whole, "of another group");
+        assert_eq!(max_wait(&unserved, &HEARD, &map, 0), SOON);
+        assert_eq!(max_wait(&unserved, &HEARD, &map, 1), whole, "of another group");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_group_that_is_served_again_is_waited_for_as_before() {
         let (unserved, whole) = (UnavailablePgs::default(), Duration::from_secs(30));
-        patience(&unserved, &HEARD, &map(), 0);
+        max_wait(&unserved, &HEARD, &map(), 0);
         advance(Duration::from_millis(UNSERVED_MS)).await;
-        assert_eq!(patience(&unserved, &HEARD, &Topology::default(), 0), whole);
-        assert_eq!(patience(&unserved, &HEARD, &map(), 0), whole, "it is counted anew");
+        assert_eq!(max_wait(&unserved, &HEARD, &Topology::default(), 0), whole);
+        assert_eq!(max_wait(&unserved, &HEARD, &map(), 0), whole, "it is counted anew");
     }
 
     #[tokio::test(start_paused = true)]
     async fn another_failure_of_a_group_is_waited_for_as_the_first() {
         let (unserved, mut map, whole) =
             (UnavailablePgs::default(), map(), Duration::from_secs(30));
-        patience(&unserved, &HEARD, &map, 0);
+        max_wait(&unserved, &HEARD, &map, 0);
         advance(Duration::from_millis(UNSERVED_MS)).await;
         map.pgs[0].view = View(map.pgs[0].view.0 + 1);
-        assert_eq!(patience(&unserved, &HEARD, &map, 0), whole);
+        assert_eq!(max_wait(&unserved, &HEARD, &map, 0), whole);
     }
 
     #[tokio::test(start_paused = true)]
@@ -213,6 +213,6 @@ mod tests {
     async fn while_nobody_leads_the_managers_all_ends_soon() {
         let (unserved, lost) =
             (UnavailablePgs::default(), Silent(Duration::from_millis(MANAGERS_SILENT_MS)));
-        assert_eq!(patience(&unserved, &lost, &Topology::default(), 0), SOON);
+        assert_eq!(max_wait(&unserved, &lost, &Topology::default(), 0), SOON);
     }
 }

@@ -19,7 +19,7 @@ use super::planted::{self, Bug};
 use super::retry::pause;
 use super::route::{found, replicas};
 use super::{RemoteRoles, Replicas};
-use crate::limits::{STRAGGLER_MAX, STRAGGLERS_KIB_MAX, WITHDRAWAL_MS, WRITE_PATIENCE_MS};
+use crate::limits::{STRAGGLER_MAX, STRAGGLERS_KIB_MAX, WITHDRAWAL_MS, WRITE_TIMEOUT_MS};
 use crate::managers::down;
 use crate::ticket::{Granted, WriteOutcome};
 use crate::wire::{DataCall, DataReply};
@@ -62,7 +62,7 @@ pub(super) struct Written {
 /// Writes that go on after a put's client was answered. They hold its data, within a bound for all of them.
 pub(super) struct Stragglers {
     writes: FuturesUnordered<Write>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Stragglers {
@@ -90,7 +90,7 @@ pub(super) async fn write(
 ) -> Result<Written, Lost> {
     // Writes that are not done by then have to be taken back in what is left.
     let last = by - Duration::from_millis(WITHDRAWAL_MS);
-    let deadline = last.min(Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS));
+    let deadline = last.min(Instant::now() + Duration::from_millis(WRITE_TIMEOUT_MS));
     // A server that has been given up accepts writes until it learns that: its data is not copied.
     let place = |map: &Topology| {
         let is_new = map.version >= granted.as_of;
@@ -140,7 +140,7 @@ fn stragglers(
     if room.is_none() {
         count(&remote.counters().late_writes);
     }
-    Some(Stragglers { writes, _room: room? })
+    Some(Stragglers { writes, _permit: room? })
 }
 
 /// Writes the data to one replica, slower where there is too much to do.

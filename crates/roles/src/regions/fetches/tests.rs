@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn entries_are_opened_while_one_before_them_is_sent() {
@@ -19,7 +19,7 @@ async fn entries_are_opened_while_one_before_them_is_sent() {
     });
     let mut ahead = Ahead { opening: pin!(opening.buffered(1)), opened: VecDeque::new() };
     let sent = ahead.beside(third.notified());
-    timeout(PATIENCE, sent).await.expect("what waits for its turn goes on");
+    timeout(TIMEOUT, sent).await.expect("what waits for its turn goes on");
     assert_eq!(ahead.opened, [0, 1, 2]);
 }
 
@@ -28,6 +28,6 @@ async fn no_more_entries_are_opened_before_their_turn_than_there_is_room_for() {
     let opening = stream::iter(0..1_000).map(async |number| number);
     let mut ahead = Ahead { opening: pin!(opening.buffered(1)), opened: VecDeque::new() };
     let sent = ahead.beside(tokio::task::yield_now());
-    timeout(PATIENCE, sent).await.expect("it is sent, whatever else could be opened");
+    timeout(TIMEOUT, sent).await.expect("it is sent, whatever else could be opened");
     assert_eq!(ahead.opened.len(), REGION_OPENS_MAX);
 }

@@ -92,7 +92,7 @@ impl<R: RegionAccess> Shared<R> {
         let settling = groups.into_iter().map(|(pg, mut from)| async move {
             loop {
                 let span = RowSpan { from: from.clone(), to: to.clone() };
-                match access.ask(pg, Call::Settle(span)).await {
+                match access.submit(pg, Call::Settle(span)).await {
                     Ok(Settled::Shows(None)) => return drop(known.lock().remove(&pg)),
                     // All before the row is settled. Puts that have come there meanwhile are no concern.
                     Ok(Settled::Shows(Some(row))) if row > from => {

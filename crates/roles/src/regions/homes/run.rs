@@ -62,13 +62,13 @@ pub(super) fn begin<R: RegionAccess>(
             biased;
             // The next run of a gateway begins anew with what the record says.
             _stops = stops.wait_for(|stops| *stops) => {}
-            () = carry_out(&shared, (&bucket, ends), scope) => {}
+            () = perform(&shared, (&bucket, ends), scope) => {}
         }
         shared.homes.runs.lock().ends.remove(&bucket);
     });
 }
 
-async fn carry_out<R: RegionAccess>(
+async fn perform<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     (bucket, ends): (&BucketName, Arc<AtomicBool>),
     scope: HomeScope,
@@ -102,7 +102,7 @@ struct Run<R: RegionAccess> {
     bucket: BucketName,
     scope: HomeScope,
     others: BTreeSet<RegionId>,
-    asking: FuturesUnordered<BoxFuture<'static, Answered>>,
+    pending_calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     ends: Arc<AtomicBool>,
     /// Number of the last request to each region: earlier answers do not count.
     asked: BTreeMap<RegionId, u64>,
@@ -118,9 +118,9 @@ impl<R: RegionAccess> Run<R> {
     ) -> Self {
         let others =
             shared.region_endpoint.members().borrow().live().map(|peer| peer.number).collect();
-        let (shared, asking) = (shared.clone(), FuturesUnordered::new());
+        let (shared, pending_calls) = (shared.clone(), FuturesUnordered::new());
         let asked = BTreeMap::new();
-        Self { shared, bucket, scope, others, asking, ends, asked, why: None }
+        Self { shared, bucket, scope, others, pending_calls, ends, asked, why: None }
     }
 
     /// True once the record here says that this region is about to become the home.
@@ -142,7 +142,7 @@ impl<R: RegionAccess> Run<R> {
             }
             for effect in std::mem::take(&mut out) {
                 match effect {
-                    Effect::Ask(region, ask) => self.ask(region, ask),
+                    Effect::Ask(region, ask) => self.send_request(region, ask),
                     Effect::Set { expected, next } => self.set(expected, next),
                     Effect::Wait if !self.is_awaited() => return Err(Ended::Behind),
                     Effect::Wait => {
@@ -150,7 +150,7 @@ impl<R: RegionAccess> Run<R> {
                             sleep(Duration::from_millis(REGION_HOME_LEVEL_MS)).await;
                             Answered { event: Event::Waited, why: None, number: 0 }
                         };
-                        self.asking.push(wait.boxed());
+                        self.pending_calls.push(wait.boxed());
                     }
                     Effect::End(ended) => return ended.map_err(Ended::HomeRefused),
                 }
@@ -166,7 +166,7 @@ impl<R: RegionAccess> Run<R> {
     /// The next event that counts. While something is asked, and that is until the end, there is one.
     async fn next(&mut self) -> Result<Event, Ended> {
         loop {
-            let next = self.asking.next().await;
+            let next = self.pending_calls.next().await;
             let Answered { event, why, number } =
                 next.ok_or(Ended::HomeRefused(HomeRefused::Changed))?;
             if let Event::Answered(from, _) = event
@@ -179,16 +179,17 @@ impl<R: RegionAccess> Run<R> {
         }
     }
 
-    fn ask(&mut self, region: RegionId, ask: HomeRequest) {
+    fn send_request(&mut self, region: RegionId, ask: HomeRequest) {
         let number = self.asked.get(&region).map_or(1, |number| number + 1);
         self.asked.insert(region, number);
         let own = self.shared.shown.own();
         let regions = self.others.iter().copied().chain([own]).collect();
         let asked = AskHome { bucket: self.bucket.clone(), ask, regions };
         let shared = self.shared.clone();
-        let asking = async move {
-            let asking = async { shared.link_to(region)?.ask_home(asked).await };
-            let answered = timeout(Duration::from_millis(REGION_HOME_ANSWER_MS), asking).await;
+        let pending_calls = async move {
+            let pending_calls = async { shared.link_to(region)?.ask_home(asked).await };
+            let answered =
+                timeout(Duration::from_millis(REGION_HOME_ANSWER_MS), pending_calls).await;
             let (answer, why) = match answered {
                 Ok(Ok(answer)) if is_sound(&answer) => (Some(answer), None),
                 Ok(Ok(_)) => (None, Some("it says what no region says".to_owned())),
@@ -199,7 +200,7 @@ impl<R: RegionAccess> Run<R> {
             };
             Answered { event: Event::Answered(region, answer), why, number }
         };
-        self.asking.push(asking.boxed());
+        self.pending_calls.push(pending_calls.boxed());
     }
 
     fn set(&self, expected: Option<Home>, next: Home) {
@@ -219,7 +220,7 @@ impl<R: RegionAccess> Run<R> {
             };
             Answered { event: Event::Set(is_set), why, number: 0 }
         };
-        self.asking.push(setting.boxed());
+        self.pending_calls.push(setting.boxed());
     }
 
     /// A reason for operators.

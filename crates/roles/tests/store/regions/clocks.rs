@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::UNIX_EPOCH;
 
 use larder_link::{
-    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked, FetchSink, Hello,
-    IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, Listener, RegionList, Report, Source,
-    TellHomes, Walk, WalkAnswer,
+    AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchRequest, FetchSink,
+    Hello, IdsQuery, IdsReply, Keys, KeysReply, List, ListAnswer, Listener, RegionList, Report,
+    Source, TellHomes, Walk, WalkAnswer,
 };
 use larder_protocol::limits::CLOCK_AHEAD_MS_MAX;
 use larder_protocol::region::deletion::CloseAnswer;
@@ -85,7 +85,7 @@ impl Source for Telling {
         Err(Declined::NotReady)
     }
 
-    async fn fetch(&self, _: RegionId, _: FetchAsked, _: FetchSink) -> Result<(), Declined> {
+    async fn fetch(&self, _: RegionId, _: FetchRequest, _: FetchSink) -> Result<(), Declined> {
         Err(Declined::NotReady)
     }
 
@@ -134,7 +134,7 @@ impl Pair {
 
     /// Waits until the operator is told this of the other region's clock, or nothing.
     async fn shows(&self, alarm: Option<&str>) {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let shown = self.regions().status().peers[0].alarm.clone();
             let is_so = match alarm {

@@ -18,7 +18,7 @@ fn state(region: &Region) -> Option<HomeState> {
 }
 
 async fn becomes(region: &Region, wanted: HomeState) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while state(region) != Some(wanted) {
         assert!(tokio::time::Instant::now() < deadline, "{:?}", state(region));
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -160,7 +160,7 @@ async fn all_writes_of_a_bucket_go_to_its_home_if_that_is_asked() {
     let gone = proxy.abort_upload(&bucket(), &parts, upload).await;
     assert_eq!(gone, Err(ObjectError::NoSuchUpload));
     ordered(&two, HERE).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while two.proxy().bucket(&bucket()).unwrap().home.unwrap().scope != HomeScope::Conditions {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -185,7 +185,7 @@ async fn the_first_home_of_a_bucket_that_was_made_again_lacks_nothing() {
     becomes(&one, HomeState::Nowhere).await;
     two.proxy().delete_bucket(&bucket()).await.unwrap();
     one.proxy().create_bucket(&bucket(), None).await.unwrap();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while two.proxy().bucket(&bucket()).is_err() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -198,7 +198,7 @@ async fn the_first_home_of_a_bucket_that_was_made_again_lacks_nothing() {
             .unwrap()
             .and_then(|it| it.homes.first().cloned())
     };
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while !status()
         .await
         .is_some_and(|home| home.why.is_some_and(|why| why.contains("on their way")))
@@ -227,7 +227,7 @@ async fn an_order_that_cannot_be_carried_out_is_dropped_with_its_reason() {
     let none = BucketName::new("there-is-none").unwrap();
     larder_link::ask(one.dir.path(), HomeOrder { bucket: none, order: HERE }).unwrap();
     ordered(&one, Order::Nowhere).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while !larder_link::asked::<HomeOrder>(one.dir.path()).unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -255,7 +255,7 @@ async fn orders_of_two_regions_at_once_are_carried_out() {
             ordered(region, HERE).await;
         }
         let orders = |region: &Region| larder_link::asked::<HomeOrder>(region.dir.path()).unwrap();
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         while [&one, &two].iter().any(|region| !orders(region).is_empty()) {
             assert!(tokio::time::Instant::now() < deadline, "{:?}", [state(&one), state(&two)]);
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -280,7 +280,7 @@ async fn an_order_that_is_taken_back_moves_nothing_later() {
         let status = larder_link::RegionStatus::read(two.dir.path()).unwrap().unwrap();
         status.homes.into_iter().find_map(|home| home.why)
     };
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while !why().is_some_and(|why| why.contains("on their way")) {
         assert!(tokio::time::Instant::now() < deadline, "{:?}", why());
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -74,7 +74,7 @@ async fn a_list_of_all_regions_needs_each_of_them() {
     assert_eq!(counted(&one), (2, 2));
     assert_eq!(keys(one.proxy(), below("")).await, here, "this region's are there");
     two.start().await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while all().await.is_err() {
         assert!(tokio::time::Instant::now() < deadline, "it is not asked again");
         tokio::time::sleep(Duration::from_millis(50)).await;

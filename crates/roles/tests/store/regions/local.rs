@@ -14,7 +14,7 @@ fn record(region: &Region) -> Option<BucketRecord> {
 }
 
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while !is_so().await {
         assert!(tokio::time::Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -68,7 +68,7 @@ async fn passes(from: &Region, to: &Region, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_local_bucket_is_told_to_nobody_until_it_is_shared() {
+async fn a_local_bucket_is_not_replicated_until_it_is_shared() {
     let (mut one, mut two) = two().await;
     converged(&[&one, &two]).await;
     set_local(&one, true).await;

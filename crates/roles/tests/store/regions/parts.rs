@@ -86,7 +86,7 @@ fn parts(region: &Region) -> u64 {
 }
 
 async fn until_parts(region: &Region, count: u64) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while parts(region) < count {
         assert!(tokio::time::Instant::now() < deadline, "parts do not come");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -99,7 +99,7 @@ async fn until_none_waits(region: &Region) {
         let counters = region.regions.as_ref().unwrap().counters();
         counters.parts_waiting_bytes.load(Ordering::Relaxed)
     };
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while waiting() > 0 {
         assert!(tokio::time::Instant::now() < deadline, "{} bytes wait", waiting());
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -139,7 +139,7 @@ async fn small_changes_pass_large_objects() {
     }
     put(one.proxy(), "small", &content(9, 100)).await;
     two.pause("one", false).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     let mut here = Vec::new();
     while !here.iter().any(|name| name == "small") {
         assert!(tokio::time::Instant::now() < deadline, "it does not come: {here:?}");

@@ -53,7 +53,7 @@ fn operations_are_told_by_method_and_address() {
 }
 
 #[test]
-fn a_form_is_told_by_method_and_type() {
+fn a_form_is_recognized_by_method_and_type() {
     let of = |method: &str, kind: &[u8]| {
         let request = Request::builder().method(method).uri("/b?delete");
         let request = request.header(CONTENT_TYPE, kind).body(()).unwrap();
@@ -140,7 +140,7 @@ fn what_is_posted_to_a_bucket_is_a_form() {
 }
 
 #[test]
-fn a_method_that_an_address_lacks_is_told_with_those_that_it_has() {
+fn a_405_lists_the_methods_that_are_allowed() {
     for (method, uri, allowed) in [
         ("PATCH", "/b/k", "DELETE, GET, HEAD, PUT"),
         ("POST", "/b/k", "DELETE, GET, HEAD, PUT"),

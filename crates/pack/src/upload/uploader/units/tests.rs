@@ -275,7 +275,7 @@ fn trust_comes_back_with_one_request_that_comes_through() {
         whole_upload.went_in_parts();
     }
     assert!(whole_upload.is_given());
-    whole_upload.came_through();
+    whole_upload.whole_upload_succeeded();
     whole_upload.broke_off();
     assert_eq!(whole_upload.in_parts, 2);
 }

@@ -16,17 +16,17 @@ fn copies() -> Copies {
 }
 
 #[test]
-fn a_leader_that_has_not_heard_all_gives_no_turns() {
+fn a_leader_without_all_reports_grants_no_copy_turns() {
     let mut copies = copies();
-    assert_eq!(copies.hear(NOW_MS - 1, ServerId(1), need(2, 0)), None);
-    assert!(copies.hear(NOW_MS, ServerId(1), need(2, 0)).is_some());
+    assert_eq!(copies.receive(NOW_MS - 1, ServerId(1), need(2, 0)), None);
+    assert!(copies.receive(NOW_MS, ServerId(1), need(2, 0)).is_some());
 }
 
 #[test]
 fn those_with_the_fewest_copies_come_first_and_take_what_the_others_lend() {
     let mut copies = copies();
     let hear = |copies: &mut Copies, server, good| {
-        let turn = copies.hear(NOW_MS, ServerId(server), need(good, 0)).unwrap();
+        let turn = copies.receive(NOW_MS, ServerId(server), need(good, 0)).unwrap();
         (turn.upto.good, turn.bytes_per_s)
     };
     assert_eq!(hear(&mut copies, 1, 3), (3, 100));
@@ -41,27 +41,27 @@ fn those_with_the_fewest_copies_come_first_and_take_what_the_others_lend() {
 fn hot_volumes_come_before_cold_ones_with_as_many_copies_and_after_those_with_fewer() {
     let mut copies = copies();
     let hot = |good| CopyNeed { priority: CopyPriority::new(good, true), ..need(good, 0) };
-    copies.hear(NOW_MS, ServerId(1), need(2, 0)).unwrap();
-    let turn = copies.hear(NOW_MS, ServerId(2), hot(2)).unwrap();
+    copies.receive(NOW_MS, ServerId(1), need(2, 0)).unwrap();
+    let turn = copies.receive(NOW_MS, ServerId(2), hot(2)).unwrap();
     assert_eq!(turn.upto, hot(2).priority);
-    let turn = copies.hear(NOW_MS, ServerId(1), need(2, 0)).unwrap();
+    let turn = copies.receive(NOW_MS, ServerId(1), need(2, 0)).unwrap();
     assert_eq!(turn.upto, hot(2).priority);
-    let turn = copies.hear(NOW_MS, ServerId(3), need(1, 0)).unwrap();
+    let turn = copies.receive(NOW_MS, ServerId(3), need(1, 0)).unwrap();
     assert_eq!(turn.upto, need(1, 0).priority);
 }
 
 #[test]
 fn who_says_no_more_or_makes_no_copies_holds_up_nobody() {
     let mut copies = copies();
-    copies.hear(NOW_MS, ServerId(1), need(1, 0)).unwrap();
-    let turn = copies.hear(NOW_MS + COPY_NEED_MS - 1, ServerId(2), need(2, 0)).unwrap();
+    copies.receive(NOW_MS, ServerId(1), need(1, 0)).unwrap();
+    let turn = copies.receive(NOW_MS + COPY_NEED_MS - 1, ServerId(2), need(2, 0)).unwrap();
     assert_eq!(turn.upto.good, 1);
-    let turn = copies.hear(NOW_MS + COPY_NEED_MS, ServerId(2), need(2, 0)).unwrap();
+    let turn = copies.receive(NOW_MS + COPY_NEED_MS, ServerId(2), need(2, 0)).unwrap();
     assert_eq!(turn.upto.good, 2, "the other is silent");
     let (mut now_ms, mut held_ms) = (NOW_MS + COPY_NEED_MS, 0);
     let turn = loop {
-        copies.hear(now_ms, ServerId(1), need(1, 0)).unwrap();
-        let turn = copies.hear(now_ms, ServerId(2), need(2, held_ms)).unwrap();
+        copies.receive(now_ms, ServerId(1), need(1, 0)).unwrap();
+        let turn = copies.receive(now_ms, ServerId(2), need(2, held_ms)).unwrap();
         if turn.upto.good == 2 {
             break turn;
         }
@@ -69,7 +69,7 @@ fn who_says_no_more_or_makes_no_copies_holds_up_nobody() {
         assert!(held_ms <= COPY_STUCK_MS, "it is held up for ever");
     };
     assert_eq!(turn.bytes_per_s, 200);
-    let turn = copies.hear(now_ms, ServerId(1), need(1, 1)).unwrap();
+    let turn = copies.receive(now_ms, ServerId(1), need(1, 1)).unwrap();
     assert_eq!(turn.upto.good, 1, "it goes on: it is the first again");
 }
 
@@ -80,14 +80,14 @@ fn who_waits_for_long_is_not_stuck() {
     let mut made = 0;
     for now_ms in (NOW_MS..NOW_MS + 3 * COPY_STUCK_MS).step_by(300) {
         made += 1;
-        copies.hear(now_ms, ServerId(1), need(1, made)).unwrap();
+        copies.receive(now_ms, ServerId(1), need(1, made)).unwrap();
         for (server, good) in [(2, 2), (3, 3)] {
-            assert_eq!(copies.hear(now_ms, ServerId(server), waits(good)).unwrap().upto.good, 1);
+            assert_eq!(copies.receive(now_ms, ServerId(server), waits(good)).unwrap().upto.good, 1);
         }
     }
     let then_ms = NOW_MS + 3 * COPY_STUCK_MS + COPY_NEED_MS;
-    copies.hear(then_ms - 300, ServerId(2), waits(2)).unwrap();
-    let turn = copies.hear(then_ms, ServerId(3), waits(3)).unwrap();
+    copies.receive(then_ms - 300, ServerId(2), waits(2)).unwrap();
+    let turn = copies.receive(then_ms, ServerId(3), waits(3)).unwrap();
     assert_eq!(turn.upto.good, 2, "the first has ended, and the second comes before the third");
 }
 
@@ -95,10 +95,10 @@ fn who_waits_for_long_is_not_stuck() {
 fn all_that_are_stuck_may_go_on() {
     let mut copies = copies();
     for now_ms in (NOW_MS..NOW_MS + 2 * COPY_STUCK_MS).step_by(300) {
-        copies.hear(now_ms, ServerId(1), need(1, 0)).unwrap();
-        copies.hear(now_ms, ServerId(2), need(2, 0)).unwrap();
+        copies.receive(now_ms, ServerId(1), need(1, 0)).unwrap();
+        copies.receive(now_ms, ServerId(2), need(2, 0)).unwrap();
     }
-    let turn = copies.hear(NOW_MS + 2 * COPY_STUCK_MS, ServerId(2), need(2, 0)).unwrap();
+    let turn = copies.receive(NOW_MS + 2 * COPY_STUCK_MS, ServerId(2), need(2, 0)).unwrap();
     assert_eq!((turn.upto.good, turn.bytes_per_s), (2, 200));
 }
 
@@ -211,7 +211,7 @@ impl Cluster {
         self.to_leader = rest;
         let due: Vec<_> = due;
         for (_, server, sent_ms, need) in due {
-            if let Some(turn) = self.leader.hear(now_ms, ServerId(server as u32), need)
+            if let Some(turn) = self.leader.receive(now_ms, ServerId(server as u32), need)
                 && !self.rng.one_in(20)
             {
                 let at_ms = now_ms + self.rng.below(200);

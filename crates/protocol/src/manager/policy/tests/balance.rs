@@ -26,7 +26,7 @@ fn widened(seed: u64, servers: u32, each: usize) -> World {
 }
 
 #[test]
-fn of_many_volumes_with_a_copy_too_many_one_each_is_told_to_go() {
+fn one_surplus_copy_of_each_volume_is_removed() {
     for seed in 0..8 {
         let mut world = widened(seed, 4, 2);
         world.lost = 4;
@@ -123,7 +123,7 @@ fn an_empty_machine_takes_its_share_two_volumes_at_a_time_whoever_leads() {
 }
 
 #[test]
-fn a_new_leader_hears_before_it_plans() {
+fn a_new_leader_collects_reports_before_it_plans() {
     let mut world = with_an_empty_machine(5);
     world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(false));
     world.run_for(10_000);

@@ -148,7 +148,7 @@ fn a_renewal_waits_for_the_next_question_unless_its_lease_runs_out_or_is_of_a_ne
 }
 
 #[test]
-fn a_mark_that_nobody_lifts_is_lifted_and_a_younger_one_of_that_bucket_is_not() {
+fn an_expired_mark_is_lifted_and_a_younger_one_of_its_bucket_is_not() {
     let mut world = World::new(15, 3);
     world.calm_down();
     let name = |name: &str| larder_types::BucketName::new(name).unwrap();

@@ -63,7 +63,7 @@ fn a_server_that_died_with_the_leader_is_not_waited_for_anew() {
 
 /// Its successor commits what it proposes, and every session of every proxy would be closed.
 #[test]
-fn a_leader_that_hears_nothing_takes_nobody_for_down() {
+fn an_isolated_leader_declares_no_server_down() {
     let mut world = World::new(16, 3);
     world.calm_down();
     world.deaf = true;

@@ -94,7 +94,7 @@ impl Size {
 
 fn elected(map: &Topology) -> Policy {
     let mut policy = Policy::default();
-    let elected = PolicyEvent::Elected { brief_since_ms: None };
+    let elected = PolicyEvent::Elected { shortened_since_ms: None };
     policy.step(1_000, elected, map, &mut Vec::new());
     policy
 }

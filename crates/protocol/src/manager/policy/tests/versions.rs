@@ -56,7 +56,7 @@ fn one_that_was_not_heard_holds_it_back_and_so_does_one_that_is_down() {
 }
 
 #[test]
-fn another_run_says_anew_which_version_it_speaks() {
+fn a_new_run_reports_its_version_again() {
     let (mut world, ids) = quiet();
     let all: Vec<_> = ids.iter().map(|id| (*id, 5)).collect();
     assert_eq!(after(&mut world, &all[1..]), 0);

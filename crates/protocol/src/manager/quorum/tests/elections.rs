@@ -2,14 +2,14 @@
 
 use super::World;
 use crate::limits::{
-    ELECTION_LOT_MS, ELECTION_MS_MIN, HEARTBEAT_MS, LEADER_SILENT_BEATS_MAX, LEADER_SILENT_MS,
+    ELECTION_JITTER_MS, ELECTION_MS_MIN, HEARTBEAT_MS, LEADER_SILENT_BEATS_MAX, LEADER_SILENT_MS,
 };
 use crate::manager::quorum::{ProposalEnd, QuorumEvent, Term};
 
 /// Milliseconds that two looks at the time, and the messages and writes of an election take.
 const VOTES_MS: u64 = 200;
 /// Milliseconds in which somebody leads, no matter who asks first and how long the logs are.
-const SETTLED_MS: u64 = 6 * (ELECTION_MS_MIN + ELECTION_LOT_MS);
+const SETTLED_MS: u64 = 6 * (ELECTION_MS_MIN + ELECTION_JITTER_MS);
 
 impl World {
     /// Milliseconds until one leads; `None` if that takes longer than so many.
@@ -21,7 +21,7 @@ impl World {
         self.leader().map(|_| self.now_ms - begun_ms)
     }
 
-    fn cut_way(&mut self, one: usize, other: usize) {
+    fn cut_link(&mut self, one: usize, other: usize) {
         self.cut.extend([(one, other), (other, one)]);
     }
 
@@ -58,7 +58,7 @@ fn two_that_miss_their_leader_do_not_take_each_others_votes() {
         world.run_for(5000);
         let leader = world.leader().expect("one leads");
         world.crash(leader);
-        let most_ms = ELECTION_MS_MIN + ELECTION_LOT_MS + VOTES_MS;
+        let most_ms = ELECTION_MS_MIN + ELECTION_JITTER_MS + VOTES_MS;
         let took_ms = world.until_led_ms(SETTLED_MS);
         assert!(took_ms.is_some_and(|ms| ms <= most_ms), "seed {seed}: {took_ms:?}");
     }
@@ -74,7 +74,7 @@ fn a_manager_with_the_longest_log_and_the_highest_id_is_elected() {
         world.cut_off(0);
         world.propose(2);
         world.run_for(HEARTBEAT_MS);
-        world.cut_way(1, 2);
+        world.cut_link(1, 2);
         world.propose(2);
         world.run_for(HEARTBEAT_MS);
         world.cut.clear();
@@ -86,7 +86,7 @@ fn a_manager_with_the_longest_log_and_the_highest_id_is_elected() {
 }
 
 #[test]
-fn a_manager_that_lags_and_asks_first_keeps_nobody_from_being_elected() {
+fn a_lagging_candidate_does_not_prevent_an_election() {
     let mut tried = 0;
     for seed in 0..100 {
         let Some(mut world) = led_by_the_last(seed) else { continue };
@@ -115,7 +115,7 @@ fn two_that_hear_only_a_third_get_a_leader() {
         for seed in 0..100 {
             let mut world = World::new(seed, 3, 3);
             world.run_for(5000);
-            world.cut_way(one, other);
+            world.cut_link(one, other);
             world.restart_all();
             let took_ms = world.until_led_ms(SETTLED_MS);
             assert!(took_ms.is_some(), "hub {hub}, seed {seed}: nobody leads");
@@ -137,8 +137,8 @@ fn who_is_elected_knows_since_when_the_one_before_led() {
         let next = world.leader().expect("another leads");
         let leads = world.machines[next].quorum.as_ref().expect("it runs").term();
         // Somebody may have led in a term between.
-        assert_eq!(world.brief_since_ms.is_some(), leads == Term(led.0 + 1), "seed {seed}");
-        if let Some(since_ms) = world.brief_since_ms {
+        assert_eq!(world.shortened_since_ms.is_some(), leads == Term(led.0 + 1), "seed {seed}");
+        if let Some(since_ms) = world.shortened_since_ms {
             known += 1;
             assert!((1000..crashed_ms).contains(&since_ms), "seed {seed}: {since_ms}");
         }
@@ -147,7 +147,7 @@ fn who_is_elected_knows_since_when_the_one_before_led() {
 }
 
 #[test]
-fn of_a_leader_of_an_earlier_release_nobody_knows_what_it_granted() {
+fn grants_of_an_older_leader_are_unknown() {
     for seed in 0..50 {
         let mut world = World::new(seed, 3, 3);
         world.earlier = (0..3).collect();
@@ -155,18 +155,18 @@ fn of_a_leader_of_an_earlier_release_nobody_knows_what_it_granted() {
         let leader = world.leader().expect("one leads");
         world.crash(leader);
         world.until_led_ms(SETTLED_MS).expect("another leads");
-        assert_eq!(world.brief_since_ms, None, "seed {seed}");
+        assert_eq!(world.shortened_since_ms, None, "seed {seed}");
     }
 }
 
 #[test]
-fn a_manager_that_was_restarted_does_not_know_who_led_before() {
+fn a_restarted_manager_forgets_the_earlier_leader() {
     for seed in 0..20 {
         let mut world = World::new(seed, 3, 3);
         world.run_for(5000);
         world.restart_all();
         world.until_led_ms(SETTLED_MS).expect("one leads");
-        assert_eq!(world.brief_since_ms, None, "seed {seed}");
+        assert_eq!(world.shortened_since_ms, None, "seed {seed}");
     }
 }
 
@@ -215,7 +215,7 @@ fn a_leader_whose_followers_answer_proposals_alone_leads_on() {
 }
 
 #[test]
-fn a_manager_that_starts_does_not_say_that_it_is_led_before_it_has_heard_of_a_leader() {
+fn a_starting_manager_reports_no_leader_before_it_knows_one() {
     let mut world = World::new(11, 3, 3);
     world.run_for(5000);
     let leader = world.leader().unwrap();
@@ -229,7 +229,7 @@ fn a_manager_that_starts_does_not_say_that_it_is_led_before_it_has_heard_of_a_le
 }
 
 #[test]
-fn a_leader_that_stood_still_leads_on_if_nobody_took_its_place() {
+fn a_stalled_leader_continues_if_no_other_was_elected() {
     let mut world = World::new(9, 1, 1);
     world.run_for(100);
     let mut quorum = world.machines[0].quorum.take().unwrap();

@@ -1,7 +1,7 @@
 //! Leases that leaders of two releases grant while managers are restarted with one or the other: the one that is elected
 //! waits until the last has run out.
 
-use super::{QuorumMessage, Term, Weather, World, seeds};
+use super::{NetworkFaults, QuorumMessage, Term, World, seeds};
 use crate::limits::{LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS, ROUND_FIRST};
 use crate::manager::policy::inherited_until_ms;
 
@@ -38,9 +38,9 @@ impl World {
     }
 
     /// One that leads in this term was confirmed, with a renewal that was sent just before it asked.
-    pub(super) fn grants(&mut self, at: usize, term: Term, asked_ms: u64) {
+    pub(super) fn grants(&mut self, at: usize, term: Term, requested_ms: u64) {
         let lasts_ms = if self.earlier.contains(&at) { LEASE_MS } else { LEASE_GRANTED_MS };
-        let end_ms = asked_ms + lasts_ms;
+        let end_ms = requested_ms + lasts_ms;
         self.leases.granted.push((term, end_ms));
         for (later, until_ms) in &self.leases.waits {
             assert!(
@@ -51,9 +51,9 @@ impl World {
     }
 
     /// One was elected in this term.
-    pub(super) fn waits_out(&mut self, at: usize, term: Term, brief_since_ms: Option<u64>) {
-        let brief_since_ms = brief_since_ms.filter(|_| !self.earlier.contains(&at));
-        let until_ms = inherited_until_ms(self.now_ms, brief_since_ms);
+    pub(super) fn waits_out(&mut self, at: usize, term: Term, shortened_since_ms: Option<u64>) {
+        let shortened_since_ms = shortened_since_ms.filter(|_| !self.earlier.contains(&at));
+        let until_ms = inherited_until_ms(self.now_ms, shortened_since_ms);
         self.leases.waits.push((term, until_ms));
         self.leases.brief += u64::from(until_ms < self.now_ms + LEASE_MS + LEASE_DRIFT_MS);
         for (before, end_ms) in &self.leases.granted {
@@ -77,7 +77,7 @@ impl World {
 /// Managers that stop, start with either release, are cut off and heard again, often within one election.
 fn changes(seed: u64, machines: usize) -> World {
     let mut world = World::new(seed, machines, machines);
-    world.weather = Weather {
+    world.network_faults = NetworkFaults {
         lost: 20 + world.rng.below(60),
         doubled: 20 + world.rng.below(30),
         late: 20 + world.rng.below(60),

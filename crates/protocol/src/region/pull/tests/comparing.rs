@@ -178,7 +178,7 @@ fn what_cannot_be_read_of_a_comparison_holds_up_its_group_alone() {
     let (_, request, _) = site.fetches().remove(0);
     let entries = vec![(name(&other), Some(other.clone()))];
     let withheld = vec![name(&unreadable)];
-    site.answer(request, Fetched { entries, withheld, came_bytes: 100, ..Fetched::default() });
+    site.answer(request, Fetched { entries, withheld, received_bytes: 100, ..Fetched::default() });
     site.keep(&other);
     assert_eq!(site.saved(), [(source(2, 1), 90)]);
     site.pass(REGION_POLL_MS);
@@ -347,7 +347,7 @@ fn compare_with(site: &mut Site, ids: &[Id], answer: impl Fn(&mut Site, u64, Vec
     site.out.clear();
     let runs = vec![(range, Sum { count: 1, hash: 1 })];
     site.step(Event::Walked { request, summed: Summed { runs, rest: None } });
-    let mut chunks = ids.chunks(REGION_ASK_IDS_MAX).peekable();
+    let mut chunks = ids.chunks(REGION_REQUEST_IDS_MAX).peekable();
     while let Some(ids) = chunks.next() {
         let (request, range) = site.lists().pop().expect("all of it is listed");
         site.out.retain(|effect| !matches!(effect, Effect::List { .. }));
@@ -372,8 +372,8 @@ fn a_comparison_passes_over_what_cannot_be_read_and_another_finds_it() {
             names.into_iter().partition(|name| unreadable.contains(name));
         let entries = read.iter().map(|name| (name.clone(), Some(by_name[name].clone())));
         let entries: Vec<_> = entries.collect();
-        let came_bytes = 100 * entries.len() as u64;
-        site.answer(request, Fetched { entries, withheld, came_bytes, ..Fetched::default() });
+        let received_bytes = 100 * entries.len() as u64;
+        site.answer(request, Fetched { entries, withheld, received_bytes, ..Fetched::default() });
         read.iter().for_each(|name| site.keep(by_name[name]));
     };
     site.void(&[(0, count as u64)]);
@@ -397,7 +397,7 @@ fn a_comparison_passes_over_what_cannot_be_read_and_another_finds_it() {
 }
 
 #[test]
-fn a_comparison_without_room_hears_of_deletions() {
+fn a_comparison_without_capacity_still_receives_deletions() {
     let mut site = Site::new(&[(2, 0)], 1 << 40);
     let all: Vec<_> = (1..=REGION_STUCK_MAX as u64 + 1000).map(|op| marker(2, 0, op, op)).collect();
     let mut ids = ids_of(&all.iter().collect::<Vec<_>>());

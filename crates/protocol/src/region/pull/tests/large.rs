@@ -29,8 +29,8 @@ fn parts(site: &mut Site) -> Vec<(u64, Name, u64)> {
 }
 
 /// A part has come, which is not the last.
-fn part(came_bytes: u64) -> Fetched {
-    Fetched { came_bytes, ..Fetched::default() }
+fn part(received_bytes: u64) -> Fetched {
+    Fetched { received_bytes, ..Fetched::default() }
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn an_entry_of_many_bytes_comes_in_parts_and_others_pass_it() {
 }
 
 #[test]
-fn a_part_goes_on_at_whichever_region_told_of_the_entry() {
+fn a_part_resumes_at_any_region_that_sent_the_entry() {
     let mut site = Site::new(&[(2, 0), (3, 0)], 4 * PART_BYTES);
     let (entry, told) = large(1, 1, 100 * PART_BYTES);
     tell_of(&mut site, &[&told]);

@@ -19,7 +19,7 @@ pub(super) fn cannot_take(site: &mut Site, request: u64, untaken: Vec<Name>) {
 }
 
 /// The token behind which ids are asked for, if they are.
-pub(super) fn asked_behind(site: &mut Site) -> Option<u64> {
+pub(super) fn requested_behind(site: &mut Site) -> Option<u64> {
     site.out.iter().rev().find_map(|effect| match effect {
         Effect::Ask { pgs, .. } => Some(pgs[0].1.through.0),
         _ => None,
@@ -27,13 +27,13 @@ pub(super) fn asked_behind(site: &mut Site) -> Option<u64> {
 }
 
 #[test]
-fn deletions_are_heard_behind_changes_for_which_there_is_no_room() {
+fn deletions_are_received_behind_changes_over_capacity() {
     let mut site = Site::new(&[(2, 0)], 1 << 40);
     let all: Vec<_> = (1..=REGION_STUCK_MAX as u64 + 4000).map(|op| marker(2, 0, op, op)).collect();
     let mut told = 0;
-    for batch in all.chunks(REGION_ASK_IDS_MAX) {
+    for batch in all.chunks(REGION_REQUEST_IDS_MAX) {
         assert_eq!(
-            asked_behind(&mut site),
+            requested_behind(&mut site),
             Some(told),
             "it is asked for all, though none can be taken"
         );
@@ -71,8 +71,8 @@ fn deletions_are_heard_behind_changes_for_which_there_is_no_room() {
         |it: &Effect| matches!(it, Effect::SaveToken { token, .. } if token.through.0 > behind);
     assert!(!site.out.iter().any(is_early), "not over what was passed over");
     while behind < told + 1 {
-        assert_eq!(asked_behind(&mut site), Some(behind), "from there on, all is told again");
-        let rest = all[behind as usize..].iter().chain([&deletion]).take(REGION_ASK_IDS_MAX);
+        assert_eq!(requested_behind(&mut site), Some(behind), "from there on, all is told again");
+        let rest = all[behind as usize..].iter().chain([&deletion]).take(REGION_REQUEST_IDS_MAX);
         let ids: Vec<_> = (behind + 1..).zip(rest).collect();
         site.tell(2, 0, &ids);
         behind += ids.len() as u64;
@@ -84,10 +84,10 @@ fn deletions_are_heard_behind_changes_for_which_there_is_no_room() {
 }
 
 /// Tells all of these in turn, and answers each fetch.
-fn tell_all(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, Vec<Name>)) {
+fn send_all(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, Vec<Name>)) {
     let mut told = 0;
-    for batch in all.chunks(REGION_ASK_IDS_MAX) {
-        assert_eq!(asked_behind(site), Some(told), "it is asked on");
+    for batch in all.chunks(REGION_REQUEST_IDS_MAX) {
+        assert_eq!(requested_behind(site), Some(told), "it is asked on");
         let ids: Vec<_> = (told + 1..).zip(batch).collect();
         site.tell(2, 0, &ids);
         told += batch.len() as u64;
@@ -98,7 +98,7 @@ fn tell_all(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, Vec<
 
 /// A put and a deletion of other keys are told behind these, which stay as they are. Both are to be fetched.
 fn others_pass(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, Vec<Name>)) {
-    tell_all(site, all, answer);
+    send_all(site, all, answer);
     let told = all.len() as u64;
     let (put, deletion) = (marker(2, 0, told + 1, 1), marker(2, 0, told + 2, 2));
     let (request, last) = (site.asked(2), OpSeq(told + 2));
@@ -147,8 +147,8 @@ fn clocks_ahead_take_no_room_of_others_and_all_is_taken_once_it_is_due() {
     assert_eq!(site.saved().last(), Some(&(source(2, 0), behind)));
     site.pass(REGION_ANSWER_MS);
     site.pass(REGION_POLL_MS);
-    for batch in all[behind as usize..].chunks(REGION_ASK_IDS_MAX) {
-        assert_eq!(asked_behind(&mut site), Some(behind));
+    for batch in all[behind as usize..].chunks(REGION_REQUEST_IDS_MAX) {
+        assert_eq!(requested_behind(&mut site), Some(behind));
         let ids: Vec<_> = (behind + 1..).zip(batch).collect();
         site.tell(2, 0, &ids);
         behind += batch.len() as u64;
@@ -161,7 +161,7 @@ fn clocks_ahead_take_no_room_of_others_and_all_is_taken_once_it_is_due() {
 /// Tells so many that stay withheld, and lets the time pass after which they are asked for again.
 fn hold(site: &mut Site, count: u64) -> Vec<Entry> {
     let all: Vec<_> = (1..=count).map(|op| marker(2, 0, op, op)).collect();
-    tell_all(site, &all, |site, request, withheld| {
+    send_all(site, &all, |site, request, withheld| {
         site.answer(request, Fetched { withheld, ..Fetched::default() });
     });
     site.pass(REGION_HELD_MS);
@@ -179,7 +179,8 @@ fn tell_behind(site: &mut Site, told: u64, these: &[Entry]) {
 
 /// Tells all of these that are asked for; returns the position behind which that is.
 fn tell_rest(site: &mut Site, all: &[Entry]) -> u64 {
-    let (request, behind) = (site.asked(2), asked_behind(site).expect("it is asked all the time"));
+    let (request, behind) =
+        (site.asked(2), requested_behind(site).expect("it is asked all the time"));
     site.effects();
     let ids: Vec<_> = (1..).map(OpSeq).zip(all.iter().map(id)).skip(behind as usize).collect();
     let last = OpSeq(all.len() as u64);
@@ -208,11 +209,11 @@ fn what_is_stuck_has_a_turn_while_others_wait() {
     site.tell(2, 0, &[(1, &unreadable)]);
     let (_, request, _) = site.fetches().remove(0);
     site.withhold(request, &name(&unreadable));
-    let (count, mut under_way) = (8 * REGION_ASK_IDS_MAX as u64, Vec::new());
+    let (count, mut under_way) = (8 * REGION_REQUEST_IDS_MAX as u64, Vec::new());
     let puts: Vec<_> = (2..=count + 1).map(|op| marker(2, 0, op, op)).collect();
-    for (at, puts) in puts.chunks(REGION_ASK_IDS_MAX).enumerate() {
+    for (at, puts) in puts.chunks(REGION_REQUEST_IDS_MAX).enumerate() {
         site.pass(REGION_POLL_MS);
-        tell_behind(&mut site, 1 + (at * REGION_ASK_IDS_MAX) as u64, puts);
+        tell_behind(&mut site, 1 + (at * REGION_REQUEST_IDS_MAX) as u64, puts);
         under_way.extend(site.fetches());
     }
     assert_eq!(under_way.len(), REGION_FETCHES_MAX);
@@ -255,7 +256,7 @@ fn what_was_passed_over_is_found_again_though_most_stays_stuck() {
     let all: Vec<_> = (1..=20).map(|op| marker(2, 0, op, op)).collect();
     let (unreadable, later) = all.split_at(9);
     let unreadable: BTreeSet<Name> = unreadable.iter().map(name).collect();
-    tell_all(&mut site, &all, |site, request, names| {
+    send_all(&mut site, &all, |site, request, names| {
         let (withheld, untaken) = names.into_iter().partition(|name| unreadable.contains(name));
         site.answer(request, Fetched { withheld, untaken, ..Fetched::default() });
     });
@@ -291,7 +292,7 @@ fn nothing_is_told_again_without_end() {
     let withhold = |site: &mut Site, request, withheld| {
         site.answer(request, Fetched { withheld, ..Fetched::default() });
     };
-    tell_all(&mut site, &all, withhold);
+    send_all(&mut site, &all, withhold);
     let mut again = Vec::new();
     let begun_ms = site.now.steady_ms;
     while site.now.steady_ms < begun_ms + 6 * REGION_BACK_MS_MAX {
@@ -319,12 +320,12 @@ fn a_journal_that_tells_something_else_at_a_position_has_lost_changes() {
     let (_, request, names) = site.fetches().remove(0);
     assert_eq!(names, [name(&all[2])], "it is on its way");
     site.pass(REGION_POLL_MS);
-    while asked_behind(&mut site) == Some(3) {
+    while requested_behind(&mut site) == Some(3) {
         site.step(Event::Coming { request });
         tell_rest(&mut site, &all);
         site.pass(REGION_HELD_MS);
     }
-    assert_eq!(asked_behind(&mut site), Some(1), "the second was passed over");
+    assert_eq!(requested_behind(&mut site), Some(1), "the second was passed over");
     let anew = marker(2, 0, 3, 50);
     tell_behind(&mut site, 1, &[all[1].clone(), anew]);
     let resume = Token { through: OpSeq(3) };

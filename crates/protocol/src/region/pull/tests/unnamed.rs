@@ -1,7 +1,7 @@
 //! Changes of buckets that are not known here, for a while or for good, hold up no others.
 
 use super::super::super::compare::{Listed, Summed};
-use super::stuck::asked_behind;
+use super::stuck::requested_behind;
 use super::*;
 
 /// A bucket of region 2 that is not known here.
@@ -31,7 +31,7 @@ fn tell_some(site: &mut Site, named: &[(u64, &Entry)], unnamed: &[(u64, &Entry, 
 
 /// Region 2 tells nothing new.
 fn tell_nothing(site: &mut Site) {
-    let (request, through) = (site.asked(2), OpSeq(asked_behind(site).expect("it is asked")));
+    let (request, through) = (site.asked(2), OpSeq(requested_behind(site).expect("it is asked")));
     let batch = Batch { ids: vec![], token: Token { through }, last: through, left: (0, 0) };
     site.out.retain(|effect| !matches!(effect, Effect::Ask { .. }));
     site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))], unnamed: BTreeMap::new() });
@@ -95,7 +95,7 @@ fn what_has_no_bucket_here_is_kept_and_taken_once_it_has() {
         pause_ms = (2 * pause_ms).min(REGION_BACK_MS_MAX);
         site.rest(pause_ms - 1);
         assert_eq!(looks(&mut site), [], "not before {pause_ms} ms");
-        assert_eq!(asked_behind(&mut site), Some(2));
+        assert_eq!(requested_behind(&mut site), Some(2));
         site.pass(1);
     }
     let (request, _) = looks(&mut site).remove(0);
@@ -110,7 +110,7 @@ fn an_entry_is_looked_up_by_the_id_that_its_bucket_has_here() {
     let mut site = Site::new(&[(2, 0)], 1 << 20);
     let first = marker(2, 0, 1, 10);
     tell_some(&mut site, &[], &[(1, &first, THERE)]);
-    assert!(!site.pull.has_heard_of(&id_there(&first, THERE).name));
+    assert!(!site.pull.is_aware_of(&id_there(&first, THERE).name));
     site.pass(REGION_POLL_MS);
     let (request, _) = looks(&mut site).remove(0);
     let found = BTreeMap::from([(THERE, LocalBucket::Shared(HERE))]);
@@ -170,7 +170,7 @@ fn what_a_region_names_no_more_is_told_again() {
     find_at_last(&mut site, THERE, LocalBucket::Gone);
     tell_nothing(&mut site);
     site.pass(REGION_POLL_MS);
-    assert_eq!(asked_behind(&mut site), Some(0), "from there on");
+    assert_eq!(requested_behind(&mut site), Some(0), "from there on");
     assert_eq!(site.saved(), []);
     site.pass(REGION_ANSWER_MS);
     site.pass(REGION_POLL_MS);
@@ -194,7 +194,7 @@ fn what_is_beyond_the_bounds_is_told_again_only_once_its_bucket_is_known() {
         site.rest(REGION_BACK_MS_MAX);
         let looks = looks(&mut site);
         looks.into_iter().for_each(|(request, _)| find(&mut site, request, &[]));
-        assert_eq!(asked_behind(&mut site), Some(10), "nothing is told again");
+        assert_eq!(requested_behind(&mut site), Some(10), "nothing is told again");
         tell_nothing(&mut site);
     }
     find_at_last(&mut site, THERE, LocalBucket::Shared(HERE));
@@ -202,7 +202,7 @@ fn what_is_beyond_the_bounds_is_told_again_only_once_its_bucket_is_known() {
     assert_eq!(site.saved().last(), Some(&(source(2, 0), 4)));
     site.pass(REGION_ANSWER_MS);
     site.pass(REGION_POLL_MS);
-    assert_eq!(asked_behind(&mut site), Some(4), "from the first that was passed over");
+    assert_eq!(requested_behind(&mut site), Some(4), "from the first that was passed over");
     let named: Vec<_> = [5, 6, 10].map(|op: usize| (op as u64, &all[op - 1])).to_vec();
     tell_some(&mut site, &named, &unnamed[6..]);
     bring_all(&mut site, &[&all[4], &all[5]]);
@@ -231,7 +231,7 @@ fn changes_of_a_bucket_without_a_place_are_told_again_by_time() {
 fn tell_nothing_until(site: &mut Site, behind: u64) {
     for _ in 0..REGION_BACK_MS_MAX / REGION_POLL_MS {
         site.pass(REGION_POLL_MS);
-        if asked_behind(site) == Some(behind) {
+        if requested_behind(site) == Some(behind) {
             return;
         }
         tell_nothing(site);
@@ -287,7 +287,7 @@ fn a_comparison_passes_by_a_bucket_that_cannot_be_made() {
     bring_all(&mut site, &[&second]);
     assert_eq!(site.saved(), [], "the token stays before what is not here");
     site.pass(REGION_POLL_MS);
-    assert_eq!(asked_behind(&mut site), Some(70_000), "the journal is followed");
+    assert_eq!(requested_behind(&mut site), Some(70_000), "the journal is followed");
     let third = marker(2, 0, 70_001, 30);
     site.tell(2, 0, &[(70_001, &third)]);
     bring_all(&mut site, &[&third]);

@@ -226,13 +226,13 @@ async fn asks_a_silent_manager() -> Silent {
 }
 
 #[tokio::test]
-async fn a_manager_that_stands_still_keeps_nobody_from_a_map_that_was_told_of() {
+async fn a_stalled_manager_does_not_delay_an_announced_map() {
     let all = asks_a_silent_manager().await;
     let Silent { founder, client, .. } = &all;
     create_bucket(founder, "told").await;
     until_bucket(founder, "told").await;
     let begun = Instant::now();
-    client.told_of(founder.managers().map().version);
+    client.note_newer_map(founder.managers().map().version);
     let told = BucketName::new("told").unwrap();
     until(client, "the other's map", |map| map.buckets.contains_key(&told)).await;
     let took = begun.elapsed();
@@ -240,7 +240,7 @@ async fn a_manager_that_stands_still_keeps_nobody_from_a_map_that_was_told_of() 
 }
 
 #[tokio::test]
-async fn another_manager_is_asked_beside_one_that_is_late() {
+async fn another_manager_is_queried_beside_a_late_one() {
     let all = asks_a_silent_manager().await;
     let Silent { founder, client, .. } = &all;
     create_bucket(founder, "news").await;
@@ -270,7 +270,7 @@ async fn a_removed_manager_leaves_the_quorum() {
 }
 
 #[tokio::test]
-async fn a_manager_that_does_not_lead_hands_on_what_servers_say() {
+async fn a_follower_manager_forwards_servers_messages() {
     let managers = three().await;
     let (_, founder) = &managers[0];
     let (server, token) =

@@ -286,7 +286,7 @@ async fn a_server_that_kept_the_latest_map_starts_while_others_fetch_earlier_one
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_that_a_manager_has_no_room_for_is_asked_for_again_and_no_other() {
+async fn a_page_refused_by_a_busy_manager_is_requested_again_alone() {
     let (refused, wholes) = (parking_lot::Mutex::new(BTreeSet::new()), Arc::new(AtomicU64::new(0)));
     let counted = wholes.clone();
     let manager = Showing::hooked(move |_, request| match request {
@@ -305,7 +305,7 @@ async fn a_page_that_a_manager_has_no_room_for_is_asked_for_again_and_no_other()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_other_manager_is_asked_beside_one_whose_pages_come() {
+async fn no_other_manager_is_queried_while_pages_arrive() {
     // So often that the pauses between are longer than a map may take that was told of.
     let (asked, refused) = (watch::Sender::new(0), 3);
     let mut begun = asked.subscribe();
@@ -322,7 +322,7 @@ async fn no_other_manager_is_asked_beside_one_whose_pages_come() {
     other.show(&long());
     let client = manager.client_of(vec![other.contact(ServerId(1))]);
     begun.wait_for(|asked| *asked > 0).await.unwrap();
-    client.told_of(long().version);
+    client.note_newer_map(long().version);
     assert_eq!(*first(&client).await, long());
     assert_eq!((other.asked("map"), manager.asked("map_page")), (0, PAGES - 1));
 }
@@ -416,9 +416,9 @@ impl Service for Earlier {
     type Message = ManagerMessageIn;
 }
 
-struct EarlierDesk(Topology);
+struct EarlierManagers(Topology);
 
-impl Handler<Earlier> for EarlierDesk {
+impl Handler<Earlier> for EarlierManagers {
     fn request(
         &self,
         _: &PeerIdentity,
@@ -435,11 +435,11 @@ impl Handler<Earlier> for EarlierDesk {
 }
 
 #[tokio::test]
-async fn a_manager_of_the_release_before_is_asked_for_the_whole_at_once() {
+async fn an_older_manager_is_asked_for_the_whole_map() {
     let authority = Authority::create(CLUSTER).unwrap();
     let own = endpoint(&authority, ME.0);
     let whole = map(10);
-    let services = Services::new().with::<Earlier>(Roles::all(), EarlierDesk(whole.clone()));
+    let services = Services::new().with::<Earlier>(Roles::all(), EarlierManagers(whole.clone()));
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = Listener::start(&own, socket, services).unwrap();
     let managers = vec![(ME, listener.address().to_string())];

@@ -82,7 +82,7 @@ async fn a_removed_server_is_refused_by_the_others_and_finds_out_from_managers()
 }
 
 #[tokio::test]
-async fn a_removed_manager_says_nothing_for_others_any_more() {
+async fn a_removed_manager_no_longer_forwards_messages() {
     let (dir, _) = found_with(Vec::new());
     let founder = start(dir.path(), Vec::new()).await;
     let (data, _) = founder.issue_token(new_server("d0", ServerRole::Data), None).await.unwrap();

@@ -90,7 +90,7 @@ async fn unknown_revoked_and_expired_tokens_are_refused() {
 }
 
 #[tokio::test]
-async fn tokens_that_let_nobody_in_make_room_for_others() {
+async fn expired_tokens_are_evicted_for_new_ones() {
     let (dir, _) = found_with(Vec::new());
     let manager = start(dir.path(), Vec::new()).await;
     until(manager.managers(), "up", |map| is(map, ServerId(0), ServerState::Up)).await;

@@ -98,14 +98,14 @@ fn what_is_proposed_together_shares_a_write() {
     let disk = SimDisk::new(1, 1 << 24);
     let mut member = founded(&disk);
     let before = disk.counts().syncs;
-    for asker in 0..50 {
-        member.propose(&Command::SetDraining(ME, asker % 2 == 0), asker).unwrap();
+    for requester in 0..50 {
+        member.propose(&Command::SetDraining(ME, requester % 2 == 0), requester).unwrap();
     }
     member.write().unwrap();
     let answered: Vec<u32> = member
         .effects()
         .filter_map(|effect| match effect {
-            MemberEffect::Answer(asker, ManagerReply::Applied(Ok(_))) => Some(asker),
+            MemberEffect::Answer(requester, ManagerReply::Applied(Ok(_))) => Some(requester),
             _ => None,
         })
         .collect();
@@ -118,7 +118,7 @@ fn a_server_that_starts_is_named_and_one_that_falls_silent_is_down() {
     let disk = SimDisk::new(1, 1 << 24);
     let mut member = founded(&disk);
     let started = ServerMessage::Started(BootId(9), vec!["m0:1".to_owned()], Vec::new());
-    member.hear(ME, started, None).unwrap();
+    member.receive(ME, started, None).unwrap();
     member.write().unwrap();
     let state =
         |member: &Member<u32>| (member.map().servers[&ME].state, member.map().servers[&ME].boot);
@@ -134,7 +134,7 @@ fn a_server_that_starts_is_named_and_one_that_falls_silent_is_down() {
 }
 
 #[test]
-fn a_server_that_only_others_hear_is_told_by_way_of_them() {
+fn a_server_reachable_only_by_others_gets_orders_through_them() {
     let disk = SimDisk::new(1, 1 << 24);
     let mut member = founded(&disk);
     let unknown = ServerMessage::Heartbeat(BootId(9));
@@ -142,7 +142,7 @@ fn a_server_that_only_others_hear_is_told_by_way_of_them() {
     let began_ms = 1_000_000;
     let mut told = |by, after_ms| {
         member.set_now(began_ms + after_ms);
-        member.hear(ME, unknown.clone(), by).unwrap();
+        member.receive(ME, unknown.clone(), by).unwrap();
         member.effects().collect::<Vec<_>>()
     };
     let asked = || MemberEffect::Tell(ME, ManagerMessage::WhoAreYou);
@@ -158,8 +158,8 @@ fn one_that_does_not_lead_hands_nothing_on_that_was_handed_on() {
     let disk = SimDisk::new(1, 1 << 24);
     let mut member: Member<u32> = Member::restore(ME, log(&disk), 1, 0).unwrap();
     let beat = ServerMessage::Heartbeat(BootId(1));
-    member.hear(ServerId(4), beat.clone(), None).unwrap();
-    member.hear(ServerId(4), beat, Some(ServerId(1))).unwrap();
+    member.receive(ServerId(4), beat.clone(), None).unwrap();
+    member.receive(ServerId(4), beat, Some(ServerId(1))).unwrap();
     assert_eq!(member.effects().count(), 0, "nobody is known to lead");
     member.propose(&Command::SetDraining(ME, true), 1).unwrap();
     let answers: Vec<_> = member.effects().collect();
@@ -196,7 +196,7 @@ fn a_managers_message_that_none_sends_is_not_stepped() {
     let new = Command::AddServer(new_server("m1", ServerRole::Manager), Some(([1; 32], 0)));
     assert_eq!(agree(&mut leader, &new), Ok(Outcome::Server(other)));
     let started = ServerMessage::Started(BootId(9), vec!["m1:1".to_owned()], Vec::new());
-    leader.hear(other, started, None).unwrap();
+    leader.receive(other, started, None).unwrap();
     leader.write().unwrap();
     let log = QuorumDisk::make(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
     let mut learner: Member<u32> = Member::restore(other, log, 2, 0).unwrap();
@@ -255,7 +255,7 @@ fn beat(heard_by: Option<ServerId>) -> Beat {
 }
 
 #[test]
-fn a_meta_server_speaks_for_servers_at_its_address_alone() {
+fn a_meta_server_sends_beats_only_for_servers_at_its_address() {
     let disk = SimDisk::new(1, 1 << 24);
     let mut leader = with_servers(&disk);
     let began_ms = 1_000_000;
@@ -277,7 +277,7 @@ fn a_beat_that_the_leader_hears_itself_is_not_handed_on() {
     let (mut leader, other) = (with_servers(&disks[0]), ServerId(4));
     add(&mut leader, other.0, ServerRole::Manager);
     let started = ServerMessage::Started(BootId(9), vec!["m1:1".to_owned()], Vec::new());
-    leader.hear(other, started, None).unwrap();
+    leader.receive(other, started, None).unwrap();
     leader.write().unwrap();
     let log = QuorumDisk::make(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
     let mut learner: Member<u32> = Member::restore(other, log, 2, 0).unwrap();

@@ -68,7 +68,7 @@ impl Trio {
             trio.propose(&Command::AddServer(new_server(name, role), Some(([1; 32], 0))));
         }
         for id in [1, 2] {
-            trio.members[0].hear(ServerId(id), started(id), None).unwrap();
+            trio.members[0].receive(ServerId(id), started(id), None).unwrap();
         }
         let all_vote =
             |trio: &Self| trio.members[0].quorum_status().members == members(&[0, 1, 2], &[]);
@@ -96,12 +96,14 @@ impl Trio {
             let [ours, theirs] = [to, from].map(|it| self.speaks[it.0 as usize]);
             if takes(ours, &said) {
                 let member = &mut self.members[to.0 as usize];
-                member.spoke(from, ours.min(theirs));
+                member.note_version(from, ours.min(theirs));
                 member.peer(from, said).unwrap();
             }
         }
         for id in [1, 2] {
-            self.members[0].hear(ServerId(id), ServerMessage::Heartbeat(BootId(9)), None).unwrap();
+            self.members[0]
+                .receive(ServerId(id), ServerMessage::Heartbeat(BootId(9)), None)
+                .unwrap();
         }
     }
 
@@ -121,7 +123,7 @@ impl Trio {
     }
 
     /// From now on a manager speaks this version, and the others have heard it.
-    fn speak(&mut self, id: usize, version: u8) {
+    fn send_version(&mut self, id: usize, version: u8) {
         self.speaks[id] = version;
         (0..100).for_each(|_| self.turn());
     }
@@ -138,9 +140,9 @@ fn a_command_that_a_voter_may_not_know_is_refused_and_holds_up_no_other() {
     trio.run_until("the other is applied", |trio| trio.members[2].map().buckets.len() == 1);
     assert_eq!(trio.answers[0], ManagerReply::OlderManager(ServerId(1)));
     trio.answers.clear();
-    trio.speak(1, newer);
+    trio.send_version(1, newer);
     assert_eq!(trio.propose(&forget), ManagerReply::OlderManager(ServerId(2)));
-    trio.speak(2, newer);
+    trio.send_version(2, newer);
     assert_eq!(trio.propose(&forget), ManagerReply::Applied(Ok(Outcome::Already)));
     assert!(matches!(trio.propose(&bucket("last")), ManagerReply::Applied(Ok(_))));
 }
@@ -152,13 +154,13 @@ fn what_the_policy_wants_waits_until_every_voter_knows_it() {
     let mut trio = Trio::new([PROTOCOL_MAX; 3]);
     let begins = |trio: &mut Trio| {
         let started = ServerMessage::Started(BootId(1), vec!["d0:1".to_owned()], Vec::new());
-        trio.members[0].hear(DATA, started, None).unwrap();
+        trio.members[0].receive(DATA, started, None).unwrap();
         (0..100).for_each(|_| trio.turn());
         trio.members[0].map().servers[&DATA].state
     };
-    trio.speak(2, less);
+    trio.send_version(2, less);
     assert_eq!(begins(&mut trio), ServerState::Joining);
-    trio.speak(2, PROTOCOL_MIN);
+    trio.send_version(2, PROTOCOL_MIN);
     assert_eq!(begins(&mut trio), ServerState::Up, "it is said again, and done");
 }
 
@@ -166,16 +168,16 @@ fn what_the_policy_wants_waits_until_every_voter_knows_it() {
 fn the_clusters_version_is_raised_once_all_servers_speak_it_and_every_voter_knows_of_it() {
     let mut trio = Trio::new([PROTOCOL_MAX; 3]);
     let data = ServerMessage::Started(BootId(1), vec!["d0:1".to_owned()], Vec::new());
-    trio.members[0].hear(DATA, data, None).unwrap();
-    trio.members[0].hear(ME, started(0), None).unwrap();
+    trio.members[0].receive(DATA, data, None).unwrap();
+    trio.members[0].receive(ME, started(0), None).unwrap();
     let raised = |trio: &mut Trio, data: u8, older: u8| {
-        trio.speak(2, older);
+        trio.send_version(2, older);
         for (server, boot, version) in [(1, 9, PROTOCOL_MAX), (2, 9, older), (3, 1, data)] {
-            trio.members[0].server_spoke(ServerId(server), BootId(boot), version);
+            trio.members[0].note_server_version(ServerId(server), BootId(boot), version);
         }
         for _ in 0..1000 {
-            trio.members[0].hear(DATA, ServerMessage::Heartbeat(BootId(1)), None).unwrap();
-            trio.members[0].hear(ME, ServerMessage::Heartbeat(BootId(9)), None).unwrap();
+            trio.members[0].receive(DATA, ServerMessage::Heartbeat(BootId(1)), None).unwrap();
+            trio.members[0].receive(ME, ServerMessage::Heartbeat(BootId(9)), None).unwrap();
             trio.turn();
         }
         trio.members.iter().map(|member| member.map().cluster_version).collect::<Vec<_>>()
@@ -188,7 +190,7 @@ fn the_clusters_version_is_raised_once_all_servers_speak_it_and_every_voter_know
 }
 
 #[test]
-fn a_server_that_keeps_the_clusters_version_low_for_long_is_told_of() {
+fn a_server_that_holds_back_the_clusters_version_is_reported() {
     let mut releases = Releases::default();
     let (one, other) = (Some(ServerId(1)), Some(ServerId(2)));
     for (server, now_ms, is_told) in [
@@ -212,12 +214,12 @@ fn a_voter_that_has_not_spoken_counts_as_old_and_a_learner_does_not_count() {
     assert_eq!(releases.held_up_by(ME, &both, &forget), Some(ServerId(1)));
     let others = Command::SetDraining(ME, true);
     assert_eq!(releases.held_up_by(ME, &both, &others), None);
-    releases.spoke(ServerId(1), PROTOCOL_FORGETS);
+    releases.note_version(ServerId(1), PROTOCOL_FORGETS);
     assert_eq!(releases.held_up_by(ME, &both, &forget), None);
     let mut changing = both.clone();
     changing.next_voters = BTreeSet::from([ServerId(0), ServerId(2)]);
     assert_eq!(releases.held_up_by(ME, &changing, &forget), Some(ServerId(2)));
-    releases.spoke(ServerId(1), PROTOCOL_FORGETS - 1);
+    releases.note_version(ServerId(1), PROTOCOL_FORGETS - 1);
     assert_eq!(
         releases.held_up_by(ME, &both, &forget),
         Some(ServerId(1)),
@@ -241,9 +243,9 @@ fn volumes_move_once_all_voters_know_such_moves_and_one_that_keeps_them_is_told_
         assert!(!releases.may_balance(ME, &both, (now_ms, leads)));
         assert_eq!(told(&releases), is_told, "{now_ms}");
     }
-    releases.spoke(ServerId(1), PROTOCOL_BALANCE - 1);
+    releases.note_version(ServerId(1), PROTOCOL_BALANCE - 1);
     assert!(!releases.may_balance(ME, &both, (3 * BALANCE_HELD_UP_MS, true)));
-    releases.spoke(ServerId(1), PROTOCOL_BALANCE);
+    releases.note_version(ServerId(1), PROTOCOL_BALANCE);
     assert!(releases.may_balance(ME, &both, (3 * BALANCE_HELD_UP_MS, true)));
     assert_eq!(releases.keeps_balance, None);
 }

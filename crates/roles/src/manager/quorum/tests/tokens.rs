@@ -141,7 +141,7 @@ impl Managers for Slow {
         Versions::new(MapVersion(0)).subscribe()
     }
 
-    fn told_of(&self, _: MapVersion) {}
+    fn note_newer_map(&self, _: MapVersion) {}
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         let answer = async move {
@@ -161,7 +161,7 @@ impl Managers for Slow {
         answer.boxed()
     }
 
-    fn say(&self, _: ServerMessage) {}
+    fn send_message(&self, _: ServerMessage) {}
 }
 
 fn hash(id: u64) -> [u8; 32] {

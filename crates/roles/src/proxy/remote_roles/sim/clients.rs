@@ -20,15 +20,15 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::super::ClusterProxy;
 use super::SimRng;
 use super::proxies::Findings;
-use crate::limits::{PAUSE_MS_MAX, PROXY_PATIENCE_MS};
+use crate::limits::{PAUSE_MS_MAX, PROXY_TIMEOUT_MS};
 
 const KEYS: usize = 6;
 /// Calls of one client.
 const CALLS: u64 = 25;
 /// No call takes longer: one that reads looks its object up, asks every replica, and may look it up once more.
-pub(super) const CALL_MAX: Duration = Duration::from_millis(3 * PROXY_PATIENCE_MS);
+pub(super) const CALL_MAX: Duration = Duration::from_millis(3 * PROXY_TIMEOUT_MS);
 /// No put takes longer, however often it is begun: its time is over, but for a pause.
-const PUT_MAX: Duration = Duration::from_millis(PROXY_PATIENCE_MS + 2 * PAUSE_MS_MAX);
+const PUT_MAX: Duration = Duration::from_millis(PROXY_TIMEOUT_MS + 2 * PAUSE_MS_MAX);
 /// The longest that a call takes when nothing fails.
 const QUICK: Duration = Duration::from_secs(5);
 /// Within this time a put that is repeated succeeds when nothing fails.
@@ -138,7 +138,7 @@ impl<P: Objects> Client<P> {
             }
             let key = sim_rng.below(KEYS as u64) as usize;
             // Some go away before they are answered.
-            let patience = if sim_rng.one_in(8) { sim_rng.ms(80) } else { CALL_MAX };
+            let max_wait = if sim_rng.one_in(8) { sim_rng.ms(80) } else { CALL_MAX };
             let began = Instant::now();
             let call = async {
                 match sim_rng.below(20) {
@@ -153,7 +153,7 @@ impl<P: Objects> Client<P> {
                     _ => self.delete(key).await,
                 }
             };
-            let is_late = timeout(patience, call).await.is_err() && patience == CALL_MAX;
+            let is_late = timeout(max_wait, call).await.is_err() && max_wait == CALL_MAX;
             let mut calls = self.calls.lock();
             calls.asked += 1;
             calls.longest = calls.longest.max(began.elapsed());

@@ -147,9 +147,9 @@ impl Disk {
 }
 
 /// The handler that the connections of a data server call.
-pub(super) struct DataFace(pub(super) Arc<Disk>);
+pub(super) struct DataHandler(pub(super) Arc<Disk>);
 
-impl Handler<DataService> for DataFace {
+impl Handler<DataService> for DataHandler {
     fn request(
         &self,
         _: &PeerIdentity,

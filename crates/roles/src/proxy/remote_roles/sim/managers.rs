@@ -174,14 +174,14 @@ impl Agreed {
 }
 
 /// The managers, as one proxy sees them.
-pub(super) struct Heard {
+pub(super) struct RecordingManagers {
     me: ServerId,
     agreed: Arc<Agreed>,
     shown: Mutex<Arc<Topology>>,
     versions: Versions,
 }
 
-impl Heard {
+impl RecordingManagers {
     pub(super) fn new(me: ServerId, agreed: &Arc<Agreed>) -> Arc<Self> {
         let map = agreed.map.lock().clone();
         let versions = Versions::new(map.version);
@@ -226,7 +226,7 @@ pub(super) async fn proposed(
     if sim_rng.one_in(8) { Err(NotProposed::Unknown) } else { Ok(applied) }
 }
 
-impl Managers for Heard {
+impl Managers for RecordingManagers {
     fn map(&self) -> Arc<Topology> {
         self.shown.lock().clone()
     }
@@ -235,13 +235,13 @@ impl Managers for Heard {
         self.versions.subscribe()
     }
 
-    fn told_of(&self, _: MapVersion) {}
+    fn note_newer_map(&self, _: MapVersion) {}
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(proposed(&self.agreed.sim_rng, || self.agreed.apply(command)))
     }
 
-    fn say(&self, message: ServerMessage) {
+    fn send_message(&self, message: ServerMessage) {
         let ServerMessage::SessionBegun(boot, session) = message else { return };
         let (me, agreed) = (self.me, self.agreed.clone());
         if agreed.sim_rng.one_in(4) {

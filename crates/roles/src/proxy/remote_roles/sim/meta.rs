@@ -21,14 +21,14 @@ use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
 /// The time that an asker waits for puts under way.
 const DOUBT_MAX: Duration = Duration::from_secs(9);
 /// The time after which a put of a finished request is resolved.
-const FORSAKEN: Duration = Duration::from_secs(1);
+const ABANDONED: Duration = Duration::from_secs(1);
 /// For how long a session may be silent before its puts are resolved.
 const SILENCE: Duration = Duration::from_secs(2);
 /// The interval of looks for puts to be resolved.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One meta server.
-pub(super) struct MetaFace {
+pub(super) struct SimMetaHandler {
     pub(super) me: ServerId,
     pub(super) world: Arc<World>,
 }
@@ -44,7 +44,7 @@ fn refused(refusal: Refusal) -> Reply {
     (MetaReply::Refused(refusal), Bytes::new())
 }
 
-impl Handler<MetaService> for MetaFace {
+impl Handler<MetaService> for SimMetaHandler {
     fn request(
         &self,
         _: &PeerIdentity,
@@ -73,12 +73,12 @@ impl Handler<MetaService> for MetaFace {
             }
             MetaMessage::Floor { session, floor } => {
                 let mut store = world.store.lock();
-                store.hears(session);
+                store.observe(session);
                 store.finished_below(session, floor);
             }
             MetaMessage::Finished { session, below, open } => {
                 let mut store = world.store.lock();
-                store.hears(session);
+                store.observe(session);
                 store.finished(session, below, open);
             }
             other => unreachable!("no proxy says this: {other:?}"),
@@ -307,8 +307,8 @@ impl World {
     /// Resolves the puts that nobody will end any more.
     pub(super) async fn resolve(self: Arc<Self>) {
         loop {
-            sleep(LOOK).await;
-            let due = self.store.lock().forsaken(FORSAKEN, SILENCE);
+            sleep(POLL_INTERVAL).await;
+            let due = self.store.lock().abandoned_since(ABANDONED, SILENCE);
             for grant in due {
                 let world = self.clone();
                 tokio::spawn(async move {
@@ -331,7 +331,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn hears(&mut self, session: SessionId) {
+    pub(super) fn observe(&mut self, session: SessionId) {
         self.heard.insert(session, Instant::now());
     }
 

@@ -44,9 +44,9 @@ use super::ClusterConfig;
 use super::planted::{Bug, plant};
 use crate::managers::Managers;
 use crate::wire::{DataService, MetaService};
-use data::{DataFace, Disk, FaultMode};
-use managers::{Agreed, Heard};
-use meta::MetaFace;
+use data::{DataHandler, Disk, FaultMode};
+use managers::{Agreed, RecordingManagers};
+use meta::SimMetaHandler;
 use proxies::{Findings, Proxies};
 use store::Store;
 
@@ -55,7 +55,7 @@ const DATA: Range<u32> = 3..6;
 const PROXIES: Range<u32> = 6..9;
 const PGS: u32 = 4;
 /// The time that everything has to come to rest when nothing fails any more.
-const REST: Duration = Duration::from_secs(90);
+const QUIESCENCE_TIME: Duration = Duration::from_secs(90);
 
 fn address(id: u32) -> SocketAddr {
     (Ipv4Addr::new(10, 0, 1, id as u8), 7000).into()
@@ -187,7 +187,7 @@ impl Simulation {
         });
         let listeners = METAS.chain(DATA).map(|id| serve(&world, id)).collect();
         let managers = async |id, _: &Arc<Endpoint>| {
-            let heard: Arc<dyn Managers> = Heard::new(id, &world.agreed);
+            let heard: Arc<dyn Managers> = RecordingManagers::new(id, &world.agreed);
             heard
         };
         let ground = (&world.sim_rng, &world.findings);
@@ -205,7 +205,7 @@ impl Simulation {
         // The state that the task holds is gone when it is over.
         drop(faults.await);
         faults::end(&self.world);
-        self.come_to_rest().await;
+        self.quiesce().await;
         // Connections are tried again, and maps are heard.
         sleep(2 * BACKOFF_MAX).await;
         self.proxies.read_all().await;
@@ -213,8 +213,8 @@ impl Simulation {
     }
 
     /// Waits until nothing is left, and says what is left after all.
-    async fn come_to_rest(&self) {
-        let deadline = Instant::now() + REST;
+    async fn quiesce(&self) {
+        let deadline = Instant::now() + QUIESCENCE_TIME;
         loop {
             let left = self.left();
             if left.is_empty() {
@@ -240,7 +240,7 @@ impl Simulation {
             took: began.elapsed(),
             ..Ran::default()
         };
-        self.proxies.tell(&mut ran);
+        self.proxies.tally(&mut ran);
         let store = self.world.store.lock();
         let twice = store.twice().into_iter().map(|etag| format!("{etag} took effect twice"));
         ran.violations.extend(twice);
@@ -251,11 +251,11 @@ impl Simulation {
 fn serve(world: &Arc<World>, id: u32) -> Listener {
     let callers = Roles::of(&[Role::Proxy]);
     let (role, services) = if METAS.contains(&id) {
-        let face = MetaFace { me: ServerId(id), world: world.clone() };
+        let face = SimMetaHandler { me: ServerId(id), world: world.clone() };
         (Role::Meta, Services::new().with::<MetaService>(callers, face))
     } else {
         let disk = world.disks[(id - DATA.start) as usize].clone();
-        (Role::Data, Services::new().with::<DataService>(callers, DataFace(disk)))
+        (Role::Data, Services::new().with::<DataService>(callers, DataHandler(disk)))
     };
     let host = world.network.host(subject(id, role));
     let arrivals = host.listen(address(id));

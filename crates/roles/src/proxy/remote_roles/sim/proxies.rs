@@ -49,7 +49,7 @@ pub(super) struct Proxies {
     bucket: BucketName,
     remakes: bool,
     /// Questions for a newer map that each always has under way.
-    asks_for_maps: u64,
+    map_requests: u64,
     calls: Arc<Mutex<Calls>>,
 }
 
@@ -75,7 +75,7 @@ impl Proxies {
         }
         let bucket = BucketName::new("bucket").expect("it is a name");
         let (sim_rng, findings, calls) = (sim_rng.clone(), findings.clone(), Arc::default());
-        Self { sim_rng, findings, all, endpoints, bucket, remakes: false, asks_for_maps: 0, calls }
+        Self { sim_rng, findings, all, endpoints, bucket, remakes: false, map_requests: 0, calls }
     }
 
     /// Has all know the bucket, with a policy of writes that is drawn.
@@ -101,8 +101,8 @@ impl Proxies {
     }
 
     /// Has the managers be asked over their connections.
-    pub(super) fn ask_for_maps(&mut self) {
-        self.asks_for_maps = 1;
+    pub(super) fn request_maps(&mut self) {
+        self.map_requests = 1;
     }
 
     pub(super) fn client(&self, number: usize) -> Client {
@@ -155,7 +155,7 @@ impl Proxies {
             let stragglers = STRAGGLERS_KIB_MAX - away.stragglers.available_permits();
             let (requests, owed) = (proxy.requests.finished().1.len(), proxy.reads().1);
             let waits = self.endpoints[number].metrics().in_flight.get();
-            let waits = waits.saturating_sub(self.asks_for_maps);
+            let waits = waits.saturating_sub(self.map_requests);
             let counts = [orphans as u64, stragglers as u64, requests as u64, owed, waits];
             if counts != [0; 5] {
                 left.push(format!(
@@ -167,7 +167,7 @@ impl Proxies {
     }
 
     /// Adds what calls and counters say.
-    pub(super) fn tell(&self, ran: &mut Ran) {
+    pub(super) fn tally(&self, ran: &mut Ran) {
         let calls = self.calls.lock();
         if let Err(why) = calls.history.check() {
             ran.violations.push(why);

@@ -141,7 +141,7 @@ impl Shapes {
     }
 
     /// Has one client make so many calls.
-    pub(super) async fn ask<P: Objects>(self: Arc<Self>, proxy: Arc<P>, calls: u64) {
+    pub(super) async fn run_client<P: Objects>(self: Arc<Self>, proxy: Arc<P>, calls: u64) {
         let sim_rng = &self.sim_rng;
         while proxy.bucket(&self.bucket).is_err() {
             drop(timeout(CALL_MAX, proxy.create_bucket(&self.bucket, None)).await);
@@ -300,7 +300,7 @@ impl Shapes {
                 parts.push((10 * number, part.etag));
             }
         }
-        self.look_at_parts(proxy, (&key, upload), &parts).await?;
+        self.check_parts(proxy, (&key, upload), &parts).await?;
         if sim_rng.one_in(6) {
             return proxy.abort_upload(&self.bucket, &key, upload).await;
         }
@@ -330,7 +330,7 @@ impl Shapes {
     }
 
     /// Parts that were put by a client that is the only one of the upload.
-    async fn look_at_parts<P: Objects>(
+    async fn check_parts<P: Objects>(
         &self,
         proxy: &P,
         (key, upload): (&ObjectKey, UploadId),

@@ -70,8 +70,8 @@ impl Store {
         OpSeq(self.seq)
     }
 
-    pub(super) fn hears(&mut self, session: SessionId) {
-        self.sessions.hears(session);
+    pub(super) fn observe(&mut self, session: SessionId) {
+        self.sessions.observe(session);
     }
 
     pub(super) fn finished_below(&mut self, session: SessionId, floor: u64) {
@@ -312,7 +312,7 @@ impl Store {
     }
 
     /// Puts that nobody ends any more; from now on they are being resolved.
-    pub(super) fn forsaken(&mut self, finished: Duration, silent: Duration) -> Vec<Grant> {
+    pub(super) fn abandoned_since(&mut self, finished: Duration, silent: Duration) -> Vec<Grant> {
         let (now, mut due) = (Instant::now(), Vec::new());
         for open in self.open.values_mut().filter(|open| !open.is_resolving && open.is_persisted) {
             let request = open.put.request;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{FaultMode, Ran, Simulation, run, simulate};
-use crate::limits::WRITE_PATIENCE_MS;
+use crate::limits::WRITE_TIMEOUT_MS;
 use crate::proxy::remote_roles::planted::Bug;
 
 /// Seeds of every run of the tests; `LARDER_PROXY_SEEDS` has more run by hand, and `LARDER_PROXY_SEED` one.
@@ -40,7 +40,7 @@ pub(super) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-pub(super) fn tell(what: &str, ran: &Ran) {
+pub(super) fn print_summary(what: &str, ran: &Ran) {
     let Ran { took, calls, done, longest, delivered, .. } = ran;
     println!("{what}: {calls} calls, {done} answers, in {took:.1?}, the longest {longest:.1?}");
     let Ran {
@@ -71,13 +71,13 @@ fn whatever_fails_what_was_answered_is_so_and_nothing_is_left() {
     let mut failed = Vec::new();
     for seed in first..first + count {
         let ran = run(seed, None);
-        tell(&format!("seed {seed}"), &ran);
+        print_summary(&format!("seed {seed}"), &ran);
         if !ran.violations.is_empty() {
             failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
         }
         all.add(&ran);
     }
-    tell(&format!("{count} seeds"), &all);
+    print_summary(&format!("{count} seeds"), &all);
     assert!(failed.is_empty(), "LARDER_PROXY_SEED=n repeats it\n{}", failed.join("\n\n"));
     let of_no_use = all.located - all.located_used;
     let coverage = [all.retries, all.begun_anew, all.hedged, all.joined, all.mismatches];
@@ -115,7 +115,7 @@ fn a_put_that_no_data_server_answers_ends_in_its_time() {
         }
         (longest, world.findings.all())
     });
-    assert!(longest > Duration::from_millis(WRITE_PATIENCE_MS), "begun once: {longest:?}");
+    assert!(longest > Duration::from_millis(WRITE_TIMEOUT_MS), "begun once: {longest:?}");
     assert!(violations.is_empty(), "{violations:?}");
 }
 
@@ -165,7 +165,7 @@ fn bytes_of_another_version_than_metax_names_are_found() {
 
 #[test]
 fn a_list_that_does_not_wait_for_all_servers_is_found() {
-    is_found_from(Bug::MergesHungry, 49);
+    is_found_from(Bug::MergesWithoutRows, 49);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::proxy::role_access::RoleAccess;
 
 impl Cluster {
     /// Deletes the bucket; the proxy does not hear of it.
-    fn delete_unheard(&self) {
+    fn delete_unseen(&self) {
         let managers = &self.world.managers;
         managers.agree(Command::BeginDeletion(self.bucket.name.clone()));
         let marked = managers.epoch(self.bucket.id).expect("it is marked");
@@ -20,8 +20,8 @@ impl Cluster {
     }
 
     /// Deletes the bucket and makes it again, with a key in it.
-    fn remake_unheard(&self, key: &ObjectKey) -> BucketRecord {
-        self.delete_unheard();
+    fn remake_unseen(&self, key: &ObjectKey) -> BucketRecord {
+        self.delete_unseen();
         let make = Command::CreateBucket(self.bucket.name.clone(), None, 0);
         let Outcome::Bucket(anew) = self.world.managers.agree(make) else { panic!("no bucket") };
         self.world.index.lock().show(anew.id, key);
@@ -37,7 +37,7 @@ fn key() -> ObjectKey {
 async fn a_key_is_looked_up_again_in_the_bucket_that_was_made_anew() {
     let cluster = Cluster::begin().await;
     let (name, key) = (&cluster.bucket.name, key());
-    let anew = cluster.remake_unheard(&key);
+    let anew = cluster.remake_unseen(&key);
     let (found, ()) = tokio::join!(soon(cluster.proxy.open(name, &key)), async {
         tokio::task::yield_now().await;
         cluster.world.managers.publish();
@@ -49,7 +49,7 @@ async fn a_key_is_looked_up_again_in_the_bucket_that_was_made_anew() {
 #[tokio::test]
 async fn a_bucket_that_was_made_anew_is_listed() {
     let cluster = Cluster::begin().await;
-    cluster.remake_unheard(&key());
+    cluster.remake_unseen(&key());
     let request = ListRequest { max: 10, ..ListRequest::default() };
     let list = cluster.proxy.list(&cluster.bucket.name, request);
     let (listed, ()) = tokio::join!(soon(list), async {
@@ -60,9 +60,9 @@ async fn a_bucket_that_was_made_anew_is_listed() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_is_gone_is_said_to_be_once_that_is_known() {
+async fn a_deleted_bucket_is_reported_once_the_deletion_is_known() {
     let cluster = Cluster::begin().await;
-    cluster.delete_unheard();
+    cluster.delete_unseen();
     let (name, key) = (&cluster.bucket.name, key());
     let (found, ()) = tokio::join!(soon(cluster.proxy.open(name, &key)), async {
         tokio::task::yield_now().await;
@@ -74,7 +74,7 @@ async fn a_bucket_that_is_gone_is_said_to_be_once_that_is_known() {
 #[tokio::test]
 async fn that_a_key_is_not_there_is_not_said_by_an_old_map() {
     let cluster = Cluster::begin().await;
-    cluster.delete_unheard();
+    cluster.delete_unseen();
     let found = soon(cluster.proxy.open(&cluster.bucket.name, &key())).await;
     let said = found.map(|opened| opened.bucket);
     assert!(matches!(said, Err(ObjectError::Unavailable { .. })), "{said:?}");
@@ -152,7 +152,7 @@ async fn cors_rules_are_agreed_on_and_shown_when_they_are_said_to_be_set() {
     assert_eq!(cluster.proxy.cors(name), None);
     let set = |rules| Command::SetCors(name.clone(), rules);
     assert_eq!(*managers.proposed.lock(), [set(rules.clone()), set(rules.clone()), set(None)]);
-    cluster.delete_unheard();
+    cluster.delete_unseen();
     let refused = soon(cluster.proxy.set_cors(name, rules)).await;
     assert_eq!(refused, Err(ObjectError::NoSuchBucket));
 }

@@ -39,7 +39,7 @@ async fn bytes_that_lie_in_a_larger_piece_by_now_are_read_there() {
 }
 
 #[tokio::test]
-async fn bytes_of_a_piece_that_are_damaged_are_soon_said_to_be() {
+async fn damaged_bytes_of_a_piece_are_reported_early() {
     let cluster = Cluster::begin().await;
     let bytes = content(10_000, 52);
     cluster.put("log", &bytes).await.unwrap();

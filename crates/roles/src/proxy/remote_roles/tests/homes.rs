@@ -33,7 +33,7 @@ impl Cluster {
     }
 
     /// Appends a record, and has the proxy hear of what was agreed on once a primary has refused that.
-    async fn append_unheard(&self) -> Result<AppendDone, ObjectError> {
+    async fn append_unseen(&self) -> Result<AppendDone, ObjectError> {
         let options = AppendOptions {
             at: AppendAt::End,
             attributes: Attributes::default(),
@@ -56,7 +56,7 @@ async fn a_record_is_not_appended_where_the_home_was() {
     let cluster = Cluster::begin().await;
     let here = cluster.become_home();
     cluster.set_home(Some(here), home(2, OTHER, (HomeScope::Conditions, HomeState::Given)));
-    assert_eq!(cluster.append_unheard().await.err(), Some(ObjectError::SlowDown));
+    assert_eq!(cluster.append_unseen().await.err(), Some(ObjectError::SlowDown));
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_record_is_appended_where_the_home_still_is() {
     let cluster = Cluster::begin().await;
     let here = cluster.become_home();
     cluster.set_home(Some(here), home(2, OWN, (HomeScope::Writes, HomeState::Here)));
-    assert_eq!(cluster.append_unheard().await.map(|done| done.offset), Ok(0));
+    assert_eq!(cluster.append_unseen().await.map(|done| done.offset), Ok(0));
 }
 
 #[tokio::test]
@@ -72,5 +72,5 @@ async fn a_record_is_not_appended_where_no_region_has_the_home_any_more() {
     let cluster = Cluster::begin().await;
     let here = cluster.become_home();
     cluster.set_home(Some(here), home(2, OWN, (HomeScope::Conditions, HomeState::Nowhere)));
-    assert_eq!(cluster.append_unheard().await.err(), Some(ObjectError::SlowDown));
+    assert_eq!(cluster.append_unseen().await.err(), Some(ObjectError::SlowDown));
 }

@@ -25,7 +25,7 @@ const ROUNDS: u64 = 24;
 /// Requests of each kind in a round.
 const EACH: usize = 2;
 /// Time that a request of a client has. Most answers are wrong, and asked for again until then.
-const PATIENCE: Duration = Duration::from_millis(60);
+const TIMEOUT: Duration = Duration::from_millis(60);
 
 /// A service that is answered in bytes.
 struct Lied<S>(PhantomData<S>);
@@ -257,12 +257,12 @@ async fn ask_all(cluster: &Cluster, draw: u64) -> usize {
         proxy.complete_upload(bucket, &name, upload, options).await.is_ok() && part
     };
     let all = tokio::join!(
-        timeout(PATIENCE, put(100)),
-        timeout(PATIENCE, put(70_000)),
-        timeout(PATIENCE, get()),
-        timeout(PATIENCE, list()),
-        timeout(PATIENCE, delete()),
-        timeout(PATIENCE, upload()),
+        timeout(TIMEOUT, put(100)),
+        timeout(TIMEOUT, put(70_000)),
+        timeout(TIMEOUT, get()),
+        timeout(TIMEOUT, list()),
+        timeout(TIMEOUT, delete()),
+        timeout(TIMEOUT, upload()),
     );
     let all = [all.0, all.1, all.2, all.3, all.4, all.5];
     all.into_iter().filter(|done| matches!(done, Ok(true))).count()

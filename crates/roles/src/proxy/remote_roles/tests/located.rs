@@ -25,7 +25,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn an_object_is_read_where_it_lay_while_metax_is_asked() {
+async fn an_object_is_read_at_its_cached_place_while_metax_is_requested() {
     let cluster = Cluster::begin().await;
     let (first, second) = (content(10_000, 41), content(10_000, 42));
     cluster.put("read", &first).await.unwrap();
@@ -45,7 +45,7 @@ async fn an_object_is_read_where_it_lay_while_metax_is_asked() {
 }
 
 #[tokio::test]
-async fn a_place_that_has_other_bytes_now_says_nothing_about_its_disk() {
+async fn reused_extents_are_no_evidence_of_a_bad_disk() {
     let cluster = Cluster::begin().await;
     let bytes = content(10_000, 43);
     cluster.put("read", &bytes).await.unwrap();

@@ -154,7 +154,7 @@ impl Managers for FakeManagers {
         self.versions.subscribe()
     }
 
-    fn told_of(&self, _: MapVersion) {}
+    fn note_newer_map(&self, _: MapVersion) {}
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(async move {
@@ -174,7 +174,7 @@ impl Managers for FakeManagers {
         })
     }
 
-    fn say(&self, message: ServerMessage) {
+    fn send_message(&self, message: ServerMessage) {
         let ServerMessage::SessionBegun(boot, session) = message else { return };
         self.agree(Command::OpenSession(session, PROXY, boot));
         let mut closed_early = self.closed_early.lock();

@@ -422,7 +422,7 @@ async fn a_list_is_one_of_all_servers() {
 }
 
 #[tokio::test]
-async fn a_list_asks_only_a_new_primary_again() {
+async fn a_list_is_repeated_only_at_a_new_primary() {
     let cluster = Cluster::begin().await;
     let names: Vec<String> = (0..40).map(|n| format!("key{n:02}")).collect();
     for name in &names {
@@ -511,7 +511,7 @@ async fn uploads_are_put_together() {
 }
 
 #[tokio::test]
-async fn meta_servers_hear_which_requests_are_open_and_that_others_are_finished() {
+async fn meta_servers_learn_open_and_finished_requests() {
     let cluster = Cluster::begin().await;
     *cluster.world.holds_put.lock() = true;
     let bytes = content(70_000, 12);

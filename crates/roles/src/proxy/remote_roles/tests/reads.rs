@@ -69,7 +69,7 @@ async fn all_replicas_serve_whichever_release_theirs_is() {
 
 /// A proxy is upgraded before the data servers: it hedges, and they hear of no cancel.
 #[tokio::test]
-async fn data_servers_of_an_older_release_are_hedged_and_told_nothing_new() {
+async fn older_data_servers_are_hedged_and_get_no_new_messages() {
     let cluster = Cluster::of_releases(Policy::default(), PROTOCOL_REPORTS - 1).await;
     let bytes = content(10_000, 34);
     cluster.put("read", &bytes).await.unwrap();

@@ -48,7 +48,7 @@ impl Agreed {
     }
 
     /// A manager shows a map.
-    pub(super) fn shown(&self, by: ServerId, map: &Topology) {
+    pub(super) fn publish(&self, by: ServerId, map: &Topology) {
         // A refused command is in it too, and changes no version.
         let plain = Topology { applied: LogIndex(0), ..map.clone() };
         let (version, sum) = (map.version, xxh3_64(&encode(&plain)));

@@ -12,15 +12,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::proxies::Findings;
-use super::super::{PROXIES, REST, Ran, SimRng, subject};
+use super::super::{PROXIES, QUIESCENCE_TIME, Ran, SimRng, subject};
 use super::quorum::{MANAGERS, Quorum};
 use super::stub_servers::StubServers;
-use super::{Coverage, faults, roads, simulate};
+use super::{Coverage, faults, sim_network, simulate};
 use crate::planted::Bug;
 
 /// Tokens that each asker asks for.
 const TOKENS: u64 = 60;
-const ASKERS: usize = 3;
+const CLIENTS: usize = 3;
 /// The longest that a question takes when nothing fails.
 const QUICK: Duration = Duration::from_secs(2);
 
@@ -28,25 +28,26 @@ const QUICK: Duration = Duration::from_secs(2);
 pub(super) fn run_alone(seed: u64, bug: Option<Bug>) -> (Ran, Coverage) {
     simulate(seed, bug, async |began| {
         let sim_rng = SimRng::new(seed);
-        let (roads, findings) = (roads(&sim_rng, MANAGERS), Arc::<Findings>::default());
-        let quorum = Quorum::open(&sim_rng, &roads, &findings);
+        let (sim_network, findings) = (sim_network(&sim_rng, MANAGERS), Arc::<Findings>::default());
+        let quorum = Quorum::open(&sim_rng, &sim_network, &findings);
         quorum.until_founded().await;
         let stub_servers = StubServers::default();
         for id in PROXIES.map(ServerId) {
-            let endpoint = Endpoint::simulated(roads.network.host(subject(id.0, Role::Proxy)));
+            let endpoint =
+                Endpoint::simulated(sim_network.network.host(subject(id.0, Role::Proxy)));
             let managers = quorum.client(&endpoint, None).await;
-            stub_servers.settle(id, &endpoint, &roads.network, managers);
+            stub_servers.settle(id, &endpoint, &sim_network.network, managers);
         }
         let calm = Arc::new(AtomicBool::new(false));
         let faults = tokio::spawn(happen(quorum.clone(), calm.clone()));
         let mut askers = JoinSet::new();
-        (0..ASKERS).for_each(|_| drop(askers.spawn(ask(quorum.clone()))));
+        (0..CLIENTS).for_each(|_| drop(askers.spawn(ask(quorum.clone()))));
         while let Some(ended) = askers.join_next().await {
             ended.unwrap_or_else(|panic| findings.violated(format!("an asker: {panic}")));
         }
         calm.store(true, Ordering::Relaxed);
         faults.await.unwrap_or_else(|panic| findings.violated(format!("a fault: {panic}")));
-        come_to_rest(&quorum, &findings).await;
+        quiesce(&quorum, &findings).await;
         for _ in 0..5 {
             match timeout(QUICK, quorum.ask()).await {
                 Ok(Ok(())) => {}
@@ -54,7 +55,7 @@ pub(super) fn run_alone(seed: u64, bug: Option<Bug>) -> (Ran, Coverage) {
             }
         }
         // Connections end in an order that a `watch` of tokio draws: it is none of the run.
-        let (delivered, took) = (roads.network.delivered(), began.elapsed());
+        let (delivered, took) = (sim_network.network.delivered(), began.elapsed());
         quorum.end().await;
         let coverage = Coverage { managers: quorum.coverage(), ..Coverage::default() };
         drop(stub_servers);
@@ -86,8 +87,8 @@ async fn happen(quorum: Arc<Quorum>, calm: Arc<AtomicBool>) {
 }
 
 /// Waits until nothing is left, and says what is left after all.
-async fn come_to_rest(quorum: &Quorum, findings: &Findings) {
-    let deadline = Instant::now() + REST;
+async fn quiesce(quorum: &Quorum, findings: &Findings) {
+    let deadline = Instant::now() + QUIESCENCE_TIME;
     loop {
         let (mut left, map) = (quorum.left(), quorum.map());
         let is_up = |id| map.servers[&ServerId(id)].state == ServerState::Up;

@@ -50,7 +50,7 @@ pub(super) async fn happen(world: Arc<World>) {
             18 => drop(under_way.spawn(break_a_meta(world))),
             19 => drop(under_way.spawn(break_a_data(world))),
             20..22 => world.metas.flush(sim_rng.below(METAS.len() as u64) as usize),
-            _ => drop(under_way.spawn(trouble_managers(world))),
+            _ => drop(under_way.spawn(disturb_managers(world))),
         }
     }
     while let Some(ended) = under_way.join_next().await {
@@ -153,21 +153,26 @@ async fn cut(world: Arc<World>) {
     if one == other {
         return;
     }
-    cut_between(&world.roads, &world.sim_rng, one, other).await;
+    cut_between(&world.sim_network, &world.sim_rng, one, other).await;
 }
 
-async fn cut_between(roads: &ClusterNetwork, sim_rng: &SimRng, one: ServerId, other: ServerId) {
+async fn cut_between(
+    sim_network: &ClusterNetwork,
+    sim_rng: &SimRng,
+    one: ServerId,
+    other: ServerId,
+) {
     let which = sim_rng.below(3);
     if which != 0 {
-        roads.cut(one, other);
+        sim_network.cut(one, other);
     }
     if which != 1 {
-        roads.cut(other, one);
+        sim_network.cut(other, one);
     }
     sleep(sim_rng.ms(if sim_rng.one_in(3) { 10_000 } else { 1500 })).await;
     // One that is away stays so.
     for (from, to) in [(one, other), (other, one)] {
-        roads.heal(from, to);
+        sim_network.heal(from, to);
     }
 }
 
@@ -189,26 +194,26 @@ async fn part(world: Arc<World>) {
         Some(_) => world.sim_rng.one_in(2),
         None => world.sim_rng.one_in(4),
     };
-    let (one, other): (Vec<ServerId>, Vec<ServerId>) = world.roads.all().partition(is_apart);
+    let (one, other): (Vec<ServerId>, Vec<ServerId>) = world.sim_network.all().partition(is_apart);
     let across = |part: &dyn Fn(ServerId, ServerId)| {
         for (one, other) in one.iter().flat_map(|one| other.iter().map(move |it| (*one, *it))) {
             part(one, other);
             part(other, one);
         }
     };
-    across(&|from, to| world.roads.cut(from, to));
+    across(&|from, to| world.sim_network.cut(from, to));
     sleep(world.sim_rng.ms(8000)).await;
-    across(&|from, to| world.roads.heal(from, to));
+    across(&|from, to| world.sim_network.heal(from, to));
 }
 
 fn reset(world: &World) {
     let (one, other) = (anyone(world), anyone(world));
     if one != other {
-        world.roads.network.reset(one, other);
+        world.sim_network.network.reset(one, other);
     }
 }
 
-async fn trouble_managers(world: Arc<World>) {
+async fn disturb_managers(world: Arc<World>) {
     if let ClusterManagers::Quorum(quorum) = &world.managing {
         trouble(quorum.clone()).await;
     }
@@ -226,7 +231,7 @@ pub(super) async fn trouble(quorum: Arc<Quorum>) {
         3 => end_all(quorum, away).await,
         4..6 => {
             let other = (at + 1 + sim_rng.below(2) as usize) % MANAGERS.len();
-            cut_between(&quorum.roads, &sim_rng, manager(at), manager(other)).await;
+            cut_between(&quorum.sim_network, &sim_rng, manager(at), manager(other)).await;
         }
         6..8 => cut_off(&quorum, at, |id| MANAGERS.contains(&id.0)).await,
         8 => cut_off(&quorum, at, |id| !MANAGERS.contains(&id.0)).await,
@@ -257,20 +262,20 @@ async fn end_all(quorum: Arc<Quorum>, longest: Duration) {
 
 /// A manager neither hears such servers nor is heard by them, or only one of the two.
 async fn cut_off(quorum: &Quorum, at: usize, from: impl Fn(ServerId) -> bool) {
-    let (roads, sim_rng, me) = (&quorum.roads, &quorum.sim_rng, manager(at));
-    let others: Vec<ServerId> = roads.all().filter(|id| *id != me && from(*id)).collect();
+    let (sim_network, sim_rng, me) = (&quorum.sim_network, &quorum.sim_rng, manager(at));
+    let others: Vec<ServerId> = sim_network.all().filter(|id| *id != me && from(*id)).collect();
     let which = sim_rng.below(4);
     for other in &others {
         if which != 0 {
-            roads.cut(me, *other);
+            sim_network.cut(me, *other);
         }
         if which != 1 {
-            roads.cut(*other, me);
+            sim_network.cut(*other, me);
         }
     }
     sleep(sim_rng.ms(if sim_rng.one_in(3) { 10_000 } else { 3000 })).await;
     for other in &others {
-        roads.heal(me, *other);
-        roads.heal(*other, me);
+        sim_network.heal(me, *other);
+        sim_network.heal(*other, me);
     }
 }

@@ -25,7 +25,7 @@ impl World {
     }
 
     pub(in super::super) fn network(&self) -> &Arc<Network> {
-        &self.roads.network
+        &self.sim_network.network
     }
 
     /// The managers, as a server sees them.
@@ -44,7 +44,7 @@ impl World {
 
     /// Nothing reaches a server, nor leaves it.
     pub(in super::super) fn isolate(&self, server: ServerId, is_away: bool) {
-        self.roads.isolate(server, is_away);
+        self.sim_network.isolate(server, is_away);
     }
 
     /// Has faults happen until the cluster is calm, and waits for the end of each.
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Has no more faults begin.
-    pub(in super::super) fn calm(&self) {
+    pub(in super::super) fn stop_faults(&self) {
         self.is_calm.store(true, Ordering::Relaxed);
     }
 

@@ -44,7 +44,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::proxies::{Findings, Proxies};
 use super::{
-    DATA, METAS, PGS, PROXIES, REST, Ran, SimRng, tests::has_panicked, tests::watch_panics,
+    DATA, METAS, PGS, PROXIES, QUIESCENCE_TIME, Ran, SimRng, tests::has_panicked,
+    tests::watch_panics,
 };
 use crate::managers::Managers;
 use crate::planted::{Bug, plant};
@@ -62,12 +63,12 @@ pub(super) const MEMBERS_BACK: Duration =
     Duration::from_millis((PROBATION_MS << PROBATION_DOUBLINGS_MAX) + 60_000);
 
 /// Time between two looks at leases.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Everything but the proxies.
 pub(super) struct World {
     sim_rng: SimRng,
-    roads: Arc<ClusterNetwork>,
+    sim_network: Arc<ClusterNetwork>,
     findings: Arc<Findings>,
     managing: ClusterManagers,
     metas: Metas,
@@ -130,7 +131,7 @@ pub(super) enum ManagerKind {
 }
 
 /// The network of a cluster with these servers that manage.
-fn roads(sim_rng: &SimRng, managers: Range<u32>) -> Arc<ClusterNetwork> {
+fn sim_network(sim_rng: &SimRng, managers: Range<u32>) -> Arc<ClusterNetwork> {
     let conditions = NetworkConditions {
         delay_ms: sim_rng.below(4),
         late_one_in: 20 + sim_rng.below(200),
@@ -154,14 +155,14 @@ impl World {
             ManagerKind::StandIn => MANAGER.0..MANAGER.0 + 1,
             ManagerKind::Quorum | ManagerKind::Recovered => MANAGERS,
         };
-        let roads = roads(&sim_rng, managers);
+        let sim_network = sim_network(&sim_rng, managers);
         let speaks = proxies.is_none();
         let drawn = || PROXIES.start..PROXIES.start + 1 + sim_rng.below(3) as u32;
         let proxies = proxies.unwrap_or_else(drawn);
         let findings: Arc<Findings> = Arc::default();
         let managing = match by {
             ManagerKind::StandIn => {
-                let network = roads.network.clone();
+                let network = sim_network.network.clone();
                 ClusterManagers::StandIn(StandIn::open(
                     sim_rng.clone(),
                     network,
@@ -170,14 +171,14 @@ impl World {
                 ))
             }
             ManagerKind::Quorum | ManagerKind::Recovered => {
-                ClusterManagers::Quorum(Quorum::open(&sim_rng, &roads, &findings))
+                ClusterManagers::Quorum(Quorum::open(&sim_rng, &sim_network, &findings))
             }
         };
         let world = Arc::new(Self {
             metas: Metas::new(&sim_rng),
             datas: Datas::new(&sim_rng),
             sim_rng,
-            roads,
+            sim_network,
             findings,
             managing,
             is_calm: AtomicBool::new(false),
@@ -193,7 +194,7 @@ impl World {
         for at in 0..METAS.len() {
             world.begin_meta(at).await;
         }
-        let deadline = Instant::now() + REST;
+        let deadline = Instant::now() + QUIESCENCE_TIME;
         while (0..PGS).any(|pg| !world.managing.is_active(PgId(pg))) {
             assert!(Instant::now() < deadline, "some group does not come to be served");
             sleep(Duration::from_millis(50)).await;
@@ -210,14 +211,14 @@ impl Simulation {
         let managers = async |id, endpoint: &Arc<Endpoint>| -> Arc<dyn Managers> {
             let managers = world.managing.of(id, endpoint, None).await;
             if by != ManagerKind::StandIn {
-                stub_servers.settle(id, endpoint, &world.roads.network, managers.clone());
+                stub_servers.settle(id, endpoint, &world.sim_network.network, managers.clone());
             }
             managers
         };
         let ground = (&world.sim_rng, &world.findings);
-        let mut proxies = Proxies::begin(ground, &world.roads.network, count, managers).await;
+        let mut proxies = Proxies::begin(ground, &world.sim_network.network, count, managers).await;
         if by != ManagerKind::StandIn {
-            proxies.ask_for_maps();
+            proxies.request_maps();
         }
         // Half of the seeds keep their bucket: elsewhere few keys are there for long. Of one that is made while managers are lost
         // proxies' maps tell, which are not kept here.
@@ -237,7 +238,7 @@ impl Simulation {
         if let Err(panic) = faults.await {
             world.findings.violated(format!("a fault: {panic}"));
         }
-        self.come_to_rest().await;
+        self.quiesce().await;
         // Connections are tried again, and maps are heard.
         sleep(2 * BACKOFF_MAX).await;
         self.proxies.put_all().await;
@@ -247,7 +248,7 @@ impl Simulation {
         leases.abort();
         let mut coverage = world.coverage();
         // The end of all connections is none of the run.
-        let (delivered, took) = (world.roads.network.delivered(), began.elapsed());
+        let (delivered, took) = (world.sim_network.network.delivered(), began.elapsed());
         world.end().await;
         if let ClusterManagers::Quorum(quorum) = &world.managing {
             quorum.end().await;
@@ -257,12 +258,12 @@ impl Simulation {
             world.findings.violated(format!("members of a group differ: {coverage:?}"));
         }
         let mut ran = Ran { violations: world.findings.all(), delivered, took, ..Ran::default() };
-        self.proxies.tell(&mut ran);
+        self.proxies.tally(&mut ran);
         (ran, coverage)
     }
 
     /// Waits until nothing is left, and says what is left after all.
-    async fn come_to_rest(&self) {
+    async fn quiesce(&self) {
         let deadline = Instant::now() + MEMBERS_BACK;
         loop {
             let mut left = self.proxies.left();
@@ -284,7 +285,7 @@ impl World {
     async fn watch_leases(self: Arc<Self>) {
         let mut found = BTreeSet::new();
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             for pg in (0..PGS).map(PgId) {
                 let alone = self.metas.answer_alone(pg);
                 if alone.len() > 1 && found.insert(pg) {
@@ -301,7 +302,7 @@ impl World {
             views: (0..PGS).map(views).sum(),
             ..Coverage::default()
         };
-        self.metas.tell(&mut coverage);
+        self.metas.tally(&mut coverage);
         coverage
     }
 }

@@ -33,20 +33,20 @@ pub(super) struct Place {
     /// Of the index, which lies in the file system: what was flushed stays.
     pub(super) dir: Mutex<TempDir>,
     /// Something of the disk is to fail: the server may give up.
-    ails: AtomicBool,
+    is_faulty: AtomicBool,
 }
 
 impl Place {
     pub(super) fn new(sim_rng: &SimRng) -> Self {
         let (disk, pace) =
             (SimDisk::new(sim_rng.below(u64::MAX), DISK_BYTES), DiskSpeed::new(sim_rng));
-        let ails = AtomicBool::new(false);
-        Self { disk: Mutex::new(disk), pace, dir: Mutex::new(temp_dir()), ails }
+        let is_faulty = AtomicBool::new(false);
+        Self { disk: Mutex::new(disk), pace, dir: Mutex::new(temp_dir()), is_faulty }
     }
 
     /// The disk for the next run.
     pub(super) fn slow(&self) -> Arc<SlowDisk> {
-        self.ails.store(false, Ordering::Relaxed);
+        self.is_faulty.store(false, Ordering::Relaxed);
         let mut disk = self.disk.lock();
         *disk = disk.reopen();
         Arc::new(SlowDisk { disk: disk.clone(), pace: self.pace.clone() })
@@ -54,7 +54,7 @@ impl Place {
 
     /// Has the disk fail at one of its next operations, or lose its power there.
     pub(super) fn ail(&self, sim_rng: &SimRng) {
-        self.ails.store(true, Ordering::Relaxed);
+        self.is_faulty.store(true, Ordering::Relaxed);
         let (disk, at) = (self.disk.lock(), 1 + sim_rng.below(30));
         match sim_rng.below(4) {
             0 => disk.fail_next_sync(),
@@ -65,13 +65,13 @@ impl Place {
 
     /// Has the next sync fail.
     pub(super) fn fail_sync(&self) {
-        self.ails.store(true, Ordering::Relaxed);
+        self.is_faulty.store(true, Ordering::Relaxed);
         self.disk.lock().fail_next_sync();
     }
 
     /// Returns true if something of the disk is to fail in this run.
-    pub(super) fn ails(&self) -> bool {
-        self.ails.load(Ordering::Relaxed)
+    pub(super) fn is_faulty(&self) -> bool {
+        self.is_faulty.load(Ordering::Relaxed)
     }
 
     /// Does to the disk what the end of a run does.

@@ -47,7 +47,7 @@ pub(super) const MANAGERS: Range<u32> = 9..12;
 /// See the module's head.
 pub(super) struct Quorum {
     pub(super) sim_rng: SimRng,
-    pub(super) roads: Arc<ClusterNetwork>,
+    pub(super) sim_network: Arc<ClusterNetwork>,
     findings: Arc<Findings>,
     agreed: Agreed,
     places: Vec<Place>,
@@ -97,12 +97,12 @@ impl Quorum {
     /// Founds a cluster at the first manager, and has all begin.
     pub(super) fn open(
         sim_rng: &SimRng,
-        roads: &Arc<ClusterNetwork>,
+        sim_network: &Arc<ClusterNetwork>,
         findings: &Arc<Findings>,
     ) -> Arc<Self> {
         let quorum = Arc::new(Self {
             sim_rng: sim_rng.clone(),
-            roads: roads.clone(),
+            sim_network: sim_network.clone(),
             findings: findings.clone(),
             agreed: Agreed::new(findings),
             places: MANAGERS.map(|_| Place::new(sim_rng)).collect(),
@@ -142,7 +142,7 @@ impl Quorum {
     /// Has a manager begin a run.
     pub(super) fn begin(self: &Arc<Self>, at: usize) {
         let me = ServerId(MANAGERS.start + at as u32);
-        let host = self.roads.network.host(subject(me.0, Role::Manager));
+        let host = self.sim_network.network.host(subject(me.0, Role::Manager));
         let (arrivals, endpoint) = (host.listen(address(me.0)), Endpoint::simulated(host));
         let ports = ManagerPorts {
             cluster: ClusterId(CLUSTER),
@@ -170,7 +170,7 @@ impl Quorum {
         let mut seen = maps.newest().map.version;
         while let Ok(newest) = maps.wait_for(|map| map.version > seen).await {
             seen = newest.map.version;
-            self.agreed.shown(me, &newest.map);
+            self.agreed.publish(me, &newest.map);
         }
     }
 
@@ -285,7 +285,7 @@ impl Quorum {
             while self.are_lost.load(Ordering::Relaxed) {
                 sleep(Duration::from_millis(10)).await;
             }
-            self.roads.isolate(ServerId(MANAGERS.start + at as u32), false);
+            self.sim_network.isolate(ServerId(MANAGERS.start + at as u32), false);
             self.begin(at);
         }
     }
@@ -294,7 +294,7 @@ impl Quorum {
     async fn stop(&self, at: usize, ends: Ends) -> bool {
         let Some(running) = self.running[at].lock().take() else { return false };
         self.restarts.fetch_add(1, Ordering::Relaxed);
-        self.roads.isolate(ServerId(MANAGERS.start + at as u32), true);
+        self.sim_network.isolate(ServerId(MANAGERS.start + at as u32), true);
         self.places[at].strike(ends);
         self.end_run(at, running, ends != Ends::Stopped).await;
         // A fault that was to come in this run ends with it.
@@ -325,11 +325,11 @@ impl Quorum {
         self.are_lost.store(false, Ordering::Relaxed);
         // Nobody of before is heard: in production by the authority of before.
         for manager in MANAGERS.map(ServerId) {
-            let others = self.roads.all().filter(|other| *other != manager);
-            others.for_each(|other| self.roads.network.reset(manager, other));
+            let others = self.sim_network.all().filter(|other| *other != manager);
+            others.for_each(|other| self.sim_network.network.reset(manager, other));
         }
         for at in ran {
-            self.roads.isolate(ServerId(MANAGERS.start + *at as u32), false);
+            self.sim_network.isolate(ServerId(MANAGERS.start + *at as u32), false);
             self.begin(*at);
         }
     }
@@ -345,7 +345,7 @@ impl Quorum {
     fn judge_end(&self, at: usize, end: Result<(), ManagerError>, may_fail: bool) {
         match end {
             Ok(()) => {}
-            Err(ManagerError::Disk(_)) if may_fail || self.places[at].ails() => {}
+            Err(ManagerError::Disk(_)) if may_fail || self.places[at].is_faulty() => {}
             Err(error) => self.findings.violated(format!("manager {at} gives up: {error}")),
         }
     }
@@ -416,7 +416,7 @@ impl Quorum {
     }
 
     /// Looks at what a manager that was stopped keeps.
-    fn look_at_log(&self, at: usize) {
+    fn check_log(&self, at: usize) {
         let me = ServerId(MANAGERS.start + at as u32);
         let (disk, mut report) = (self.places[at].disk.lock().reopen(), Report::default());
         look_at_quorum(&*disk, &subject(me.0, Role::Manager), &mut report);
@@ -435,7 +435,7 @@ impl Quorum {
             let running = self.running[at].lock().take();
             if let Some(running) = running {
                 self.end_run(at, running, false).await;
-                self.look_at_log(at);
+                self.check_log(at);
             }
         }
         self.agreed.judge();

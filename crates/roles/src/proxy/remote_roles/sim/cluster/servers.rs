@@ -24,8 +24,8 @@ use super::places::{DISK_BYTES, Ends, Place, temp_dir};
 use super::stand_in::{Boots, CLUSTER, LV_BLOCKS, PV_COUNT};
 use super::{Coverage, World};
 use crate::blocking;
-use crate::data::node::{DataFace, DataNode, OpenedDisk};
-use crate::inspect::{Report, look_at_disk, look_at_member};
+use crate::data::node::{DataHandler, DataNode, OpenedDisk};
+use crate::inspect::{Report, check_disk, look_at_member};
 use crate::managers::Managers;
 use crate::meta::{BackgroundConfig, MetaConfig, MetaServer, ServerConfig};
 use crate::wire::{DataCall, DataMessage, DataReply, DataService, MetaService};
@@ -138,7 +138,7 @@ impl Metas {
         running.filter_map(answers).collect()
     }
 
-    pub(super) fn tell(&self, coverage: &mut Coverage) {
+    pub(super) fn tally(&self, coverage: &mut Coverage) {
         self.running.iter().for_each(|running| self.note(running.lock().as_ref()));
         coverage.snapshots = self.snapshots.load(Ordering::Relaxed);
         coverage.early = self.early.load(Ordering::Relaxed);
@@ -177,12 +177,12 @@ pub(super) enum FaultMode {
     /// It hears late.
     Slow,
     /// It hears nothing.
-    Deaf,
+    Unreachable,
 }
 
 impl FaultMode {
     pub(super) const BAD: [Self; 5] =
-        [Self::Refuses, Self::Full, Self::Busy, Self::Slow, Self::Deaf];
+        [Self::Refuses, Self::Full, Self::Busy, Self::Slow, Self::Unreachable];
 }
 
 /// The data servers.
@@ -225,13 +225,13 @@ impl Datas {
 }
 
 /// The handler that the connections of a data server call: its face, in a fault mode.
-struct FaultyDataFace {
-    face: Arc<DataFace>,
+struct FaultyDataHandler {
+    face: Arc<DataHandler>,
     fault_mode: Arc<Mutex<FaultMode>>,
     sim_rng: SimRng,
 }
 
-impl Handler<DataService> for FaultyDataFace {
+impl Handler<DataService> for FaultyDataHandler {
     fn request(
         &self,
         from: &PeerIdentity,
@@ -247,7 +247,7 @@ impl Handler<DataService> for FaultyDataFace {
             }
             FaultMode::Full if is_write => responder.answer(&DataReply::Full, Bytes::new()),
             FaultMode::Busy if !self.sim_rng.one_in(3) => responder.busy(),
-            FaultMode::Deaf => {}
+            FaultMode::Unreachable => {}
             FaultMode::Slow => {
                 let (face, from, late) = (self.face.clone(), *from, self.sim_rng.ms(1500));
                 tokio::spawn(async move {
@@ -274,7 +274,7 @@ impl World {
     /// Has a meta server begin a run.
     pub(super) async fn begin_meta(self: &Arc<Self>, at: usize) {
         let id = ServerId(METAS.start + at as u32);
-        let host = self.roads.network.host(subject(id.0, Role::Meta));
+        let host = self.sim_network.network.host(subject(id.0, Role::Meta));
         let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
         let boot = self.metas.boots.next(id);
         let place = &self.metas.places[at];
@@ -309,7 +309,7 @@ impl World {
         let mut fatal = server.meta().fatal();
         async move {
             if let Ok(reason) = fatal.wait_for(Option::is_some).await
-                && !self.metas.places[at].ails()
+                && !self.metas.places[at].is_faulty()
             {
                 self.findings.violated(format!("meta {at} gives up: {:?}", *reason));
             }
@@ -326,7 +326,7 @@ impl World {
 
     /// Has a meta server that was stopped begin another run.
     pub(super) async fn return_meta(self: &Arc<Self>, at: usize) {
-        self.roads.isolate(ServerId(METAS.start + at as u32), false);
+        self.sim_network.isolate(ServerId(METAS.start + at as u32), false);
         self.begin_meta(at).await;
     }
 
@@ -336,14 +336,14 @@ impl World {
         self.metas.restarts.fetch_add(1, Ordering::Relaxed);
         self.metas.note(Some(&running));
         let id = ServerId(METAS.start + at as u32);
-        self.roads.isolate(id, true);
+        self.sim_network.isolate(id, true);
         self.metas.places[at].strike(ends);
         let RunningMeta { server, listener, watch } = running;
         watch.abort();
         drop(listener);
         let meta = Arc::downgrade(server.meta());
         self.close(&format!("meta {at}"), move || server.close()).await;
-        self.until_gone(&format!("meta {at}"), || meta.strong_count() == 0).await;
+        self.until_ended(&format!("meta {at}"), || meta.strong_count() == 0).await;
         let place = &self.metas.places[at];
         // A fault that was to come in this run ends with it.
         place.disk.lock().kill();
@@ -369,7 +369,7 @@ impl World {
     /// The same of a data server.
     fn inspect_data(&self, at: usize) {
         let (mut report, disk) = (Report::default(), self.datas.places[at].disk.lock().reopen());
-        look_at_disk(&*disk, DATA_NAME, ClusterId(CLUSTER), &mut report);
+        check_disk(&*disk, DATA_NAME, ClusterId(CLUSTER), &mut report);
         self.judge_inspection(&format!("data {at}"), &report);
     }
 
@@ -403,15 +403,15 @@ impl World {
     /// Has a data server begin a run.
     pub(super) async fn begin_data(self: &Arc<Self>, at: usize) {
         let id = ServerId(DATA.start + at as u32);
-        let host = self.roads.network.host(subject(id.0, Role::Data));
+        let host = self.sim_network.network.host(subject(id.0, Role::Data));
         let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
         let boot = self.datas.boots.next(id);
         let disk = self.datas.places[at].slow();
         let managers = self.managing.of(id, &endpoint, Some(disk.clone())).await;
         let node = self.open_data(at, (id, boot), (disk, managers));
         node.introduce(id, vec![address(id.0).to_string()]);
-        let face = FaultyDataFace {
-            face: Arc::new(DataFace::new(node.clone(), &endpoint)),
+        let face = FaultyDataHandler {
+            face: Arc::new(DataHandler::new(node.clone(), &endpoint)),
             fault_mode: self.datas.moods[at].clone(),
             sim_rng: self.sim_rng.clone(),
         };
@@ -455,7 +455,7 @@ impl World {
 
     /// Has a data server that was stopped begin another run.
     pub(super) async fn return_data(self: &Arc<Self>, at: usize) {
-        self.roads.isolate(ServerId(DATA.start + at as u32), false);
+        self.sim_network.isolate(ServerId(DATA.start + at as u32), false);
         self.begin_data(at).await;
     }
 
@@ -464,7 +464,7 @@ impl World {
         let Some(running) = self.datas.running[at].lock().take() else { return false };
         self.datas.restarts.fetch_add(1, Ordering::Relaxed);
         let id = ServerId(DATA.start + at as u32);
-        self.roads.isolate(id, true);
+        self.sim_network.isolate(id, true);
         self.datas.places[at].strike(ends);
         self.end_data(at, running).await;
         self.datas.places[at].disk.lock().kill();
@@ -478,7 +478,7 @@ impl World {
         drop(listener);
         let left = Arc::downgrade(&node);
         self.close(&format!("data {at}"), move || node.close()).await;
-        self.until_gone(&format!("data {at}"), || left.strong_count() == 0).await;
+        self.until_ended(&format!("data {at}"), || left.strong_count() == 0).await;
     }
 
     async fn close(&self, what: &str, close: impl FnOnce() + Send + 'static) {
@@ -487,7 +487,7 @@ impl World {
         }
     }
 
-    async fn until_gone(&self, what: &str, is_gone: impl Fn() -> bool) {
+    async fn until_ended(&self, what: &str, is_gone: impl Fn() -> bool) {
         let deadline = Instant::now() + END_MAX;
         while !is_gone() {
             if Instant::now() > deadline {
@@ -506,7 +506,7 @@ impl World {
                 drop(listener);
                 let meta = Arc::downgrade(server.meta());
                 self.close(&format!("meta {at}"), move || server.close()).await;
-                self.until_gone(&format!("meta {at}"), || meta.strong_count() == 0).await;
+                self.until_ended(&format!("meta {at}"), || meta.strong_count() == 0).await;
                 self.inspect_meta(at);
             }
         }

@@ -83,7 +83,7 @@ pub(super) struct StandIn {
     datas: Peers<DataService>,
     proxies: Range<u32>,
     /// The stand-in says for them that they are there.
-    speaks_for_proxies: bool,
+    beats_for_proxies: bool,
     began: Instant,
 }
 
@@ -92,7 +92,7 @@ impl StandIn {
         sim_rng: SimRng,
         network: Arc<Network>,
         proxies: Range<u32>,
-        speaks_for_proxies: bool,
+        beats_for_proxies: bool,
     ) -> Arc<Self> {
         let endpoint = Endpoint::simulated(network.host(subject(MANAGER.0, Role::Manager)));
         let stand_in = Arc::new(Self {
@@ -104,11 +104,11 @@ impl StandIn {
             metas: Peers::new(&endpoint),
             datas: Peers::new(&endpoint),
             proxies,
-            speaks_for_proxies,
+            beats_for_proxies,
             began: Instant::now(),
         });
         stand_in.found();
-        stand_in.step(PolicyEvent::Elected { brief_since_ms: Some(0) });
+        stand_in.step(PolicyEvent::Elected { shortened_since_ms: Some(0) });
         tokio::spawn(stand_in.clone().tick());
         stand_in
     }
@@ -117,15 +117,15 @@ impl StandIn {
         for command in founding(self.proxies.clone(), 0..0) {
             self.agree(command);
         }
-        for id in self.spoken_for() {
+        for id in self.proxied_until() {
             let addresses = vec![address(id).to_string()];
             self.agree(Command::ServerStarted(ServerId(id), BOOT, addresses, Vec::new()));
         }
         self.agree(Command::RaiseClusterVersion(PROTOCOL_MAX));
     }
 
-    fn spoken_for(&self) -> Range<u32> {
-        if self.speaks_for_proxies { self.proxies.clone() } else { 0..0 }
+    fn proxied_until(&self) -> Range<u32> {
+        if self.beats_for_proxies { self.proxies.clone() } else { 0..0 }
     }
 
     fn agree(&self, command: Command) {
@@ -152,7 +152,7 @@ impl StandIn {
     async fn tick(self: Arc<Self>) {
         loop {
             sleep(Duration::from_millis(MANAGER_TICK_MS)).await;
-            for id in self.spoken_for().map(ServerId) {
+            for id in self.proxied_until().map(ServerId) {
                 self.step(PolicyEvent::From(id, ServerMessage::Heartbeat(BOOT)));
             }
             self.step(PolicyEvent::Tick);
@@ -175,13 +175,13 @@ impl StandIn {
                     PolicyEffect::Confirm(ticket) => {
                         events.push_back(PolicyEvent::Confirmed(ticket));
                     }
-                    PolicyEffect::Tell(server, message) => self.tell(server, message),
+                    PolicyEffect::Tell(server, message) => self.notify(server, message),
                 }
             }
         }
     }
 
-    fn tell(&self, server: ServerId, message: ManagerMessage) {
+    fn notify(&self, server: ServerId, message: ManagerMessage) {
         let map = self.map();
         if METAS.contains(&server.0) {
             if let Some(peer) = self.metas.of(&map, server) {
@@ -195,7 +195,7 @@ impl StandIn {
     }
 
     /// A server says something. It comes late, or not at all.
-    fn said(self: &Arc<Self>, server: ServerId, message: ServerMessage) {
+    fn receive(self: &Arc<Self>, server: ServerId, message: ServerMessage) {
         if self.sim_rng.one_in(24) || self.network.is_cut(server, MANAGER) {
             return;
         }
@@ -257,14 +257,14 @@ impl Managers for StandInClient {
         self.versions.subscribe()
     }
 
-    fn told_of(&self, _: MapVersion) {}
+    fn note_newer_map(&self, _: MapVersion) {}
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(proposed(&self.stand_in.sim_rng, || self.stand_in.apply(command)))
     }
 
-    fn say(&self, message: ServerMessage) {
-        self.stand_in.said(self.me, message);
+    fn send_message(&self, message: ServerMessage) {
+        self.stand_in.receive(self.me, message);
     }
 }
 

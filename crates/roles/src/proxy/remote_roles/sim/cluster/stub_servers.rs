@@ -20,9 +20,9 @@ use crate::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 pub(super) struct StubServers(Mutex<Vec<Listener>>);
 
 /// The face through which managers tell a proxy.
-struct ProxyFace(Presence);
+struct ProxyFrontend(Presence);
 
-impl Handler<ProxyService> for ProxyFace {
+impl Handler<ProxyService> for ProxyFrontend {
     fn request(
         &self,
         _: &PeerIdentity,
@@ -52,7 +52,7 @@ impl StubServers {
     ) {
         let addresses = vec![address(id.0).to_string()];
         let run = Run { server: id, boot: BOOT, addresses, has: Vec::new() };
-        let face = ProxyFace(Presence::start(managers, run));
+        let face = ProxyFrontend(Presence::start(managers, run));
         let services = Services::new().with::<ProxyService>(Roles::of(&[Role::Manager]), face);
         let arrivals = network.host(subject(id.0, Role::Proxy)).listen(address(id.0));
         self.0.lock().push(Listener::start(endpoint, arrivals, services).expect("it listens"));

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::super::tests::{number, tell};
+use super::super::tests::{number, print_summary};
 use super::alone::run_alone;
 use super::{Coverage, ManagerKind, Ran, run};
 use crate::planted::Bug;
@@ -14,8 +14,8 @@ const SEEDS_ALONE: u64 = 8;
 /// Seeds within which each planted fault must be found.
 const SEEDS_OF_BUGS: u64 = 100;
 
-fn tell_met(what: &str, ran: &Ran, coverage: &impl Debug) {
-    tell(what, ran);
+fn print_coverage(what: &str, ran: &Ran, coverage: &impl Debug) {
+    print_summary(what, ran);
     println!("  {coverage:?}");
 }
 
@@ -37,7 +37,7 @@ pub(super) fn all_pass<M: Default + Debug>(
     }
     for seed in first..first + count {
         let (ran, coverage) = run(seed);
-        tell_met(&format!("seed {seed}"), &ran, &coverage);
+        print_coverage(&format!("seed {seed}"), &ran, &coverage);
         if !ran.violations.is_empty() {
             println!("seed {seed} FAILS: {}", ran.violations.join("\n"));
             failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
@@ -45,7 +45,7 @@ pub(super) fn all_pass<M: Default + Debug>(
         all.add(&ran);
         add(&mut met_all, &coverage);
     }
-    tell_met(&format!("{count} seeds"), &all, &met_all);
+    print_coverage(&format!("{count} seeds"), &all, &met_all);
     assert!(failed.is_empty(), "LARDER_CLUSTER_SEED=n repeats it\n{}", failed.join("\n\n"));
     (count, all, met_all)
 }
@@ -171,11 +171,11 @@ fn a_snapshot_that_goes_on_a_row_too_late_is_found() {
 
 #[test]
 fn keys_of_a_bucket_that_is_gone_are_found() {
-    is_found_by(Bug::ShowsGoneBuckets, 52, "no order explains");
+    is_found_by(Bug::ShowsDeletedBuckets, 52, "no order explains");
 }
 
 #[test]
-fn a_group_whose_rows_are_read_for_nobody_is_found() {
+fn a_group_whose_rows_are_read_needlessly_is_found() {
     is_found_by(Bug::ForgetsEarly, 57, "unread");
 }
 

@@ -21,14 +21,14 @@ use tokio::time::{sleep, timeout};
 use super::judge::{self, At};
 use super::region::Region;
 use crate::clock::now_ms;
-use crate::limits::PROXY_PATIENCE_MS;
+use crate::limits::PROXY_TIMEOUT_MS;
 use crate::proxy::ClusterProxy;
 
 pub(super) const KEYS: usize = 4;
 /// Calls of one client.
 const CALLS: u64 = 16;
 /// No call takes longer.
-pub(super) const CALL_MAX: Duration = Duration::from_millis(4 * PROXY_PATIENCE_MS);
+pub(super) const CALL_MAX: Duration = Duration::from_millis(4 * PROXY_TIMEOUT_MS);
 
 /// The MD5 of a content.
 pub(super) type Sum = [u8; 16];
@@ -163,8 +163,8 @@ impl Client {
             };
             self.log.lock().asked += 1;
             // Some go away before they are answered.
-            let patience = if sim_rng.one_in(12) { sim_rng.ms(150) } else { CALL_MAX };
-            if timeout(patience, call).await.is_err() && patience == CALL_MAX {
+            let max_wait = if sim_rng.one_in(12) { sim_rng.ms(150) } else { CALL_MAX };
+            if timeout(max_wait, call).await.is_err() && max_wait == CALL_MAX {
                 self.violated("a call does not end");
             }
         }
@@ -216,7 +216,7 @@ impl Client {
         match put.await {
             Some(Ok(done)) => {
                 self.log.lock().acked(change, Some(done.clock));
-                self.look_elsewhere(change).await;
+                self.set_other_regions(change).await;
                 true
             }
             Some(Err(ObjectError::NoSuchBucket)) if self.makes => {
@@ -229,7 +229,7 @@ impl Client {
     }
 
     /// Finds a put that was acknowledged before another region had it, though it had to.
-    async fn look_elsewhere(&self, change: usize) {
+    async fn set_other_regions(&self, change: usize) {
         let mut lacking = 0;
         for region in &self.others {
             let other = Self { region: region.clone(), at: 0, ..self.clone() };
@@ -247,14 +247,14 @@ impl Client {
 
     /// Makes the bucket, as soon as that succeeds.
     pub(super) async fn make_bucket(&self) {
-        while !self.knows_that(|_| true).await {
+        while !self.sees_that(|_| true).await {
             self.at(async |proxy| proxy.create_bucket(&self.bucket, None).await).await;
             sleep(Duration::from_millis(100)).await;
         }
     }
 
     /// Returns true if the proxy knows the bucket, and this of it.
-    pub(super) async fn knows_that(&self, is_so: impl Fn(&BucketRecord) -> bool) -> bool {
+    pub(super) async fn sees_that(&self, is_so: impl Fn(&BucketRecord) -> bool) -> bool {
         let known = self.at(async |proxy| proxy.bucket(&self.bucket)).await;
         known.is_some_and(|known| known.is_ok_and(|record| is_so(&record)))
     }

@@ -18,7 +18,7 @@ use super::{Simulation, Tried};
 use crate::limits::REGION_MISS_BYTES_MAX;
 
 const BYTES: u64 = 2 * REGION_MISS_BYTES_MAX + 123_456;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// One way. A look is over in two of these, and an object has come after three: they begin at once.
 const DELAY: Duration = Duration::from_millis(300);
 
@@ -75,7 +75,7 @@ impl Simulation {
 
     /// Opens an object that is on its way.
     async fn opened(&self, client: &Client, key: usize) -> Option<Opened> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let opened =
                 client.at(async |proxy| proxy.open(&client.bucket, &key_of(key)).await).await;
@@ -147,7 +147,7 @@ impl Simulation {
         self.cut_both(0, 1, true);
         self.cut_both(2, 1, true);
         self.put_large(&client(0, 0), 1, bytes).await;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let is_here = async |number: usize| {
             let listed = client(number, 0).list().await.unwrap_or_default();
             listed.iter().any(|it| it.key == key_of(1))
@@ -173,7 +173,7 @@ impl Simulation {
     /// Reads an object that another region has besides the one that went away. A client that opened it
     /// before that other had answered opens it anew, as a client does that repeats a get.
     async fn reads_on(&self, client: &Client, mut opened: Opened, bytes: &Bytes) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match read(client, &opened, 0..BYTES).await {
                 Some(Ok(read)) if read == *bytes => return,
@@ -194,10 +194,10 @@ impl Simulation {
     /// Makes a bucket, and waits until all proxies of all regions know it.
     pub(super) async fn make_everywhere(&self, bucket: &Tried) {
         bucket.client(self.regions(), 0, 0).make_bucket().await;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         for number in 0..self.regions().len() {
             for at in 0..PROXIES_OF_EACH {
-                while !bucket.client(self.regions(), number, at).knows_that(|_| true).await {
+                while !bucket.client(self.regions(), number, at).sees_that(|_| true).await {
                     assert!(Instant::now() < deadline, "a bucket is told in time");
                     sleep(Duration::from_millis(50)).await;
                 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::REST;
+use super::QUIESCENCE_TIME;
 use super::clients::{Body, CALL_MAX, Client, Log, Sum, key_of, sum_of};
 use super::region::{PROXIES_OF_EACH, Region};
 
@@ -22,7 +22,7 @@ const TRIES: u64 = 8;
 
 /// The outcome of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
+enum Outcome {
     Made,
     /// Another was there.
     Unmet,
@@ -33,7 +33,7 @@ enum Came {
 pub(super) struct Locks {
     bucket: BucketName,
     log: Arc<Mutex<Log>>,
-    tries: Mutex<Vec<(usize, Sum, Came)>>,
+    tries: Mutex<Vec<(usize, Sum, Outcome)>>,
 }
 
 impl Locks {
@@ -41,13 +41,13 @@ impl Locks {
     pub(super) async fn begin(regions: &[Arc<Region>]) -> Arc<Self> {
         let bucket = BucketName::new("locks").expect("it is a name");
         let locks = Arc::new(Self { bucket, log: Arc::default(), tries: Mutex::default() });
-        let deadline = Instant::now() + REST;
+        let deadline = Instant::now() + QUIESCENCE_TIME;
         locks.client(&regions[0], 0).make_bucket().await;
         locks.order(&regions[0]);
         for region in regions {
             for at in 0..PROXIES_OF_EACH {
                 let has_home = |it: &BucketRecord| it.home.is_some_and(is_settled);
-                while !locks.client(region, at).knows_that(has_home).await {
+                while !locks.client(region, at).sees_that(has_home).await {
                     assert!(Instant::now() < deadline, "a home is told in time");
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -76,7 +76,7 @@ impl Locks {
     }
 
     /// Has a proxy of a region asked for locks.
-    pub(super) async fn ask(self: Arc<Self>, region: Arc<Region>, at: usize) {
+    pub(super) async fn run_client(self: Arc<Self>, region: Arc<Region>, at: usize) {
         let client = self.client(&region, at);
         for _ in 0..TRIES {
             let sim_rng = &region.sim_rng;
@@ -93,17 +93,17 @@ impl Locks {
         let body = Body { bytes: Some(bytes), sum };
         let put =
             client.at(async |proxy| proxy.put(&self.bucket, &key_of(lock), options, body).await);
-        let came = match timeout(CALL_MAX, put).await {
-            Ok(Some(Ok(_))) => Came::Made,
-            Ok(Some(Err(ObjectError::PreconditionFailed))) => Came::Unmet,
-            Ok(_) => Came::Unknown,
+        let outcome = match timeout(CALL_MAX, put).await {
+            Ok(Some(Ok(_))) => Outcome::Made,
+            Ok(Some(Err(ObjectError::PreconditionFailed))) => Outcome::Unmet,
+            Ok(_) => Outcome::Unknown,
             Err(_) => {
                 client.violated("a change with a condition does not end");
-                Came::Unknown
+                Outcome::Unknown
             }
         };
-        tracing::info!(region = %client.region.number, lock, ?came, "a lock is asked for");
-        self.tries.lock().push((lock, sum, came));
+        tracing::info!(region = %client.region.number, lock, ?outcome, "a lock is asked for");
+        self.tries.lock().push((lock, sum, outcome));
     }
 
     /// Has clients of the home ask for each lock, with data, while that moves to another region, whose clients ask for all once it is
@@ -125,8 +125,8 @@ impl Locks {
         self.order(to);
         (0..LOCKS).for_each(|lock| drop(asking.spawn(ask(from, lock, 3000))));
         let is_here = |it: &BucketRecord| it.home.is_some_and(|it| it.state == HomeState::Here);
-        let deadline = Instant::now() + REST;
-        while !self.client(to, 0).knows_that(is_here).await {
+        let deadline = Instant::now() + QUIESCENCE_TIME;
+        while !self.client(to, 0).sees_that(is_here).await {
             assert!(Instant::now() < deadline, "the home moves in time");
             sleep(Duration::from_millis(20)).await;
         }
@@ -153,11 +153,11 @@ impl Locks {
         let tries = self.tries.lock().clone();
         for lock in 0..LOCKS {
             let of_lock = || tries.iter().filter(move |it| it.0 == lock);
-            let made: Vec<_> = of_lock().filter(|it| it.2 == Came::Made).collect();
+            let made: Vec<_> = of_lock().filter(|it| it.2 == Outcome::Made).collect();
             if made.len() > 1 {
                 regions[0].world.violated(format!("lock {lock} was made twice: {made:?}"));
             }
-            let must_be = !made.is_empty() || of_lock().any(|it| it.2 == Came::Unmet);
+            let must_be = !made.is_empty() || of_lock().any(|it| it.2 == Outcome::Unmet);
             for region in regions {
                 let found = self.client(region, 0).get(lock).await.flatten();
                 let sum = found.map(|metax| sum_of(&metax.etag));
@@ -176,8 +176,8 @@ impl Locks {
     /// Locks that were made, and tries that came to nothing as another was there.
     pub(super) fn counts(&self) -> (u64, u64) {
         let tries = self.tries.lock();
-        let count = |came| tries.iter().filter(|it| it.2 == came).count() as u64;
-        (count(Came::Made), count(Came::Unmet))
+        let count = |outcome| tries.iter().filter(|it| it.2 == outcome).count() as u64;
+        (count(Outcome::Made), count(Outcome::Unmet))
     }
 }
 

@@ -33,9 +33,9 @@ impl Simulation {
         for number in 1..=CHANGES {
             self.change_one(&bucket, number).await;
             sleep(self.targets.sim_rng.ms(1500)).await;
-            self.trouble().await;
+            self.inject_faults().await;
         }
-        self.come_to_rest().await;
+        self.quiesce().await;
         for object in 0..OBJECTS {
             self.compare(&bucket, object).await;
         }
@@ -64,7 +64,7 @@ impl Simulation {
     }
 
     /// Something befalls what comes, and ends by itself.
-    async fn trouble(&self) {
+    async fn inject_faults(&self) {
         let sim_rng = &self.targets.sim_rng;
         let one = sim_rng.below(self.regions().len() as u64) as usize;
         let other = (one + 1) % self.regions().len();

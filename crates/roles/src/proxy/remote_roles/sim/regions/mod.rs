@@ -55,9 +55,9 @@ use registers::Registers;
 const REGIONS_MAX: u16 = 3;
 /// The time that everything has to come to rest. A cluster has room again once its servers are trusted
 /// again, and tombstones are freed about a minute after all have passed them.
-const REST: Duration = MEMBERS_BACK.saturating_add(Duration::from_secs(120));
+const QUIESCENCE_TIME: Duration = MEMBERS_BACK.saturating_add(Duration::from_secs(120));
 /// Pause between two looks whether it has.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Within this time a change is in all other regions when nothing fails.
 const SOON: Duration = Duration::from_secs(10);
 /// Within this time a put that is repeated succeeds when nothing fails.
@@ -134,11 +134,11 @@ impl Tried {
     async fn wait_for_another(&mut self, regions: &[Arc<Region>]) {
         let two = Command::SetRegions(self.name.clone(), 2);
         let waits = |it: &BucketRecord| it.regions == 2;
-        let deadline = Instant::now() + REST;
+        let deadline = Instant::now() + QUIESCENCE_TIME;
         self.client(regions, 0, 0).make_bucket().await;
         for (number, region) in regions.iter().enumerate() {
             for at in 0..PROXIES_OF_EACH {
-                while !self.client(regions, number, at).knows_that(waits).await {
+                while !self.client(regions, number, at).sees_that(waits).await {
                     assert!(Instant::now() < deadline, "a bucket and its policy are told in time");
                     region.world.agree(two.clone());
                     sleep(Duration::from_millis(200)).await;
@@ -205,7 +205,7 @@ impl Simulation {
 
     async fn run(mut self, began: Instant) -> Ran {
         // Until every primary knows that its cluster is a region, what it deletes counts as deleted before.
-        self.come_to_rest().await;
+        self.quiesce().await;
         if !self.tried[0].is_removed && self.targets.sim_rng.one_in(2) {
             self.tried[0].wait_for_another(&self.targets.regions).await;
         }
@@ -223,14 +223,14 @@ impl Simulation {
         }
         self.serve_clients().await;
         self.targets.is_calm.store(true, Ordering::Relaxed);
-        self.regions().iter().for_each(|region| region.world.calm());
+        self.regions().iter().for_each(|region| region.world.stop_faults());
         while let Some(ended) = faults.join_next().await {
             if let Err(panic) = ended {
                 self.violated(format!("faults: {panic}"));
             }
         }
         let calm = Instant::now();
-        self.come_to_rest().await;
+        self.quiesce().await;
         let rested = calm.elapsed();
         for tried in &self.tried {
             self.judge(tried).await;
@@ -239,7 +239,7 @@ impl Simulation {
             locks.judge(self.regions()).await;
             records.judge(self.regions()).await;
         }
-        self.change_at_rest().await;
+        self.change_when_quiescent().await;
         self.end(began, rested).await
     }
 
@@ -261,8 +261,8 @@ impl Simulation {
         if let Some((locks, records)) = &self.locks {
             for region in self.regions() {
                 for at in 0..PROXIES_OF_EACH {
-                    clients.spawn(locks.clone().ask(region.clone(), at));
-                    clients.spawn(records.clone().ask(region.clone(), at));
+                    clients.spawn(locks.clone().run_client(region.clone(), at));
+                    clients.spawn(records.clone().run_client(region.clone(), at));
                 }
             }
             clients.spawn(locks.clone().move_about(self.regions().to_vec()));
@@ -275,8 +275,8 @@ impl Simulation {
     }
 
     /// Waits until nothing is left, and says what is left after all.
-    async fn come_to_rest(&self) {
-        let deadline = Instant::now() + REST;
+    async fn quiesce(&self) {
+        let deadline = Instant::now() + QUIESCENCE_TIME;
         loop {
             let left: Vec<String> =
                 join_all(self.regions().iter().map(|it| it.left())).await.concat();
@@ -286,7 +286,7 @@ impl Simulation {
             if Instant::now() >= deadline {
                 return self.violated(format!("left at rest: {}", left.join("\n")));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -330,7 +330,7 @@ impl Simulation {
     }
 
     /// Has each region change a key, which the others are to have soon.
-    async fn change_at_rest(&self) {
+    async fn change_when_quiescent(&self) {
         for key in 0..self.regions().len() {
             let deadline = Instant::now() + WELL_AGAIN;
             while !self.tried[0].client(self.regions(), key, 1).put(key).await {
@@ -405,11 +405,11 @@ async fn share(region: Arc<Region>, bucket: BucketName, longest_ms: u64) {
 fn race(seed: u64, bug: Option<Bug>) -> Vec<String> {
     let what = async |began| {
         let simulation = Simulation::begin(seed, ManagerKind::StandIn).await;
-        simulation.come_to_rest().await;
+        simulation.quiesce().await;
         let [from, to, ..] = simulation.regions() else { unreachable!("there are two at least") };
         let locks = Locks::begin(simulation.regions()).await;
         locks.clone().race(from, to).await;
-        simulation.come_to_rest().await;
+        simulation.quiesce().await;
         locks.judge(simulation.regions()).await;
         simulation.end(began, Duration::ZERO).await
     };
@@ -422,14 +422,14 @@ fn race(seed: u64, bug: Option<Bug>) -> Vec<String> {
 fn compare_and_swap(seed: u64, bug: Option<Bug>) -> (registers::Counts, Vec<String>) {
     let what = async |began| {
         let simulation = Simulation::begin(seed, ManagerKind::StandIn).await;
-        simulation.come_to_rest().await;
+        simulation.quiesce().await;
         let registers = Registers::new(Locks::begin(simulation.regions()).await);
         let faults = tokio::spawn(simulation.targets.clone().happen());
         let mut clients = JoinSet::new();
         for number in 0..simulation.regions().len() {
             for at in 0..PROXIES_OF_EACH {
                 let regions = simulation.regions().to_vec();
-                clients.spawn(registers.clone().ask(regions, number, at));
+                clients.spawn(registers.clone().run_client(regions, number, at));
             }
         }
         clients.spawn(registers.clone().move_about(simulation.regions().to_vec()));
@@ -438,7 +438,7 @@ fn compare_and_swap(seed: u64, bug: Option<Bug>) -> (registers::Counts, Vec<Stri
         }
         simulation.targets.is_calm.store(true, Ordering::Relaxed);
         faults.await.expect("faults end");
-        simulation.come_to_rest().await;
+        simulation.quiesce().await;
         registers.judge(simulation.regions()).await;
         (registers.counts(), simulation.end(began, Duration::ZERO).await)
     };
@@ -451,9 +451,9 @@ fn compare_and_swap(seed: u64, bug: Option<Bug>) -> (registers::Counts, Vec<Stri
 fn read_large(seed: u64) -> (bool, Vec<String>) {
     let what = async |began| {
         let simulation = Simulation::begin(seed, ManagerKind::StandIn).await;
-        simulation.come_to_rest().await;
+        simulation.quiesce().await;
         let had_third = simulation.read_large().await;
-        simulation.come_to_rest().await;
+        simulation.quiesce().await;
         (had_third, simulation.end(began, Duration::ZERO).await)
     };
     let ((had_third, ran), mut violations) = with_threads(seed, None, what);
@@ -465,7 +465,7 @@ fn read_large(seed: u64) -> (bool, Vec<String>) {
 fn change_many(seed: u64) -> Vec<String> {
     let what = async |began| {
         let simulation = Simulation::begin(seed, ManagerKind::StandIn).await;
-        simulation.come_to_rest().await;
+        simulation.quiesce().await;
         simulation.change_many().await;
         simulation.end(began, Duration::ZERO).await
     };

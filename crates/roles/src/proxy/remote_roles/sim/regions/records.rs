@@ -63,7 +63,7 @@ impl Records {
     }
 
     /// Has a proxy of a region append, and put and delete.
-    pub(super) async fn ask(self: Arc<Self>, region: Arc<Region>, at: usize) {
+    pub(super) async fn run_client(self: Arc<Self>, region: Arc<Region>, at: usize) {
         let client = self.client(&region, at);
         for _ in 0..CALLS {
             let sim_rng = &region.sim_rng;

@@ -262,7 +262,7 @@ impl Region {
 
     async fn end_proxy(&self, at: usize, running: Running) {
         let Running { proxy, listener, regions } = running;
-        self.slots[at].ended.tell();
+        self.slots[at].ended.notify();
         if at == self.gateway() {
             self.reset_links();
         }

@@ -24,7 +24,7 @@ const REGISTERS: usize = 3;
 /// Calls of one client.
 const CALLS: u64 = 12;
 /// Time for a look at another region: no tombstone is freed so soon.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+const READ_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Times that the home is to move.
 const MOVES: u64 = 5;
 /// Calls on a register that are open at once, if it is judged: orders grow exponentially with them.
@@ -33,7 +33,7 @@ const OPEN_MAX: usize = 14;
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
+enum Outcome {
     Done,
     /// It was not as expected.
     Unmet,
@@ -50,7 +50,7 @@ struct Call {
     register: usize,
     expected: Option<Sum>,
     new: Option<Sum>,
-    came: Came,
+    outcome: Outcome,
     begun: u64,
     ended: u64,
 }
@@ -68,12 +68,12 @@ impl Specification for Register {
 
     fn apply(call: &Call, state: &Self::State) -> (bool, Self::State) {
         let is_expected = call.expected == *state;
-        match call.came {
-            Came::Done => (is_expected, call.new),
-            Came::Unmet => (!is_expected, *state),
-            Came::Absent => (!is_expected && state.is_none(), *state),
-            Came::Unknown => (true, if is_expected { call.new } else { *state }),
-            Came::Shown => (is_expected, *state),
+        match call.outcome {
+            Outcome::Done => (is_expected, call.new),
+            Outcome::Unmet => (!is_expected, *state),
+            Outcome::Absent => (!is_expected && state.is_none(), *state),
+            Outcome::Unknown => (true, if is_expected { call.new } else { *state }),
+            Outcome::Shown => (is_expected, *state),
         }
     }
 }
@@ -110,7 +110,12 @@ impl Registers {
     }
 
     /// Has a proxy of a region change registers.
-    pub(super) async fn ask(self: Arc<Self>, regions: Vec<Arc<Region>>, number: usize, at: usize) {
+    pub(super) async fn run_client(
+        self: Arc<Self>,
+        regions: Vec<Arc<Region>>,
+        number: usize,
+        at: usize,
+    ) {
         let region = regions[number].clone();
         let client = self.locks.client(&region, at);
         for _ in 0..CALLS {
@@ -146,7 +151,7 @@ impl Registers {
             let other = self.locks.client(region, 0);
             let latest = other.at(async |proxy| {
                 let id = proxy.bucket(bucket).ok()?.id;
-                let deadline = Instant::now() + LOOK_MAX;
+                let deadline = Instant::now() + READ_DELAY_MAX;
                 let kept = proxy.access.kept(&[(id, key.clone())], deadline).await.pop()??;
                 Some(kept.latest(region.number))
             });
@@ -173,7 +178,7 @@ impl Registers {
     /// The change that was answered last.
     fn last(&self, register: usize) -> Option<Sum> {
         let calls = self.calls.lock();
-        let done = |it: &&Call| it.register == register && it.came == Came::Done;
+        let done = |it: &&Call| it.register == register && it.outcome == Outcome::Done;
         calls.iter().rev().find(done).and_then(|it| it.new)
     }
 
@@ -198,18 +203,18 @@ impl Registers {
             let body = Body { bytes: Some(bytes), sum };
             proxy.put(self.locks.bucket(), &key, options, body).await.map(drop)
         });
-        let came = match timeout(CALL_MAX, changing).await {
-            Ok(Some(Ok(()))) => Came::Done,
-            Ok(Some(Err(ObjectError::PreconditionFailed))) => Came::Unmet,
-            Ok(Some(Err(ObjectError::NoSuchKey))) => Came::Absent,
-            Ok(_) => Came::Unknown,
+        let outcome = match timeout(CALL_MAX, changing).await {
+            Ok(Some(Ok(()))) => Outcome::Done,
+            Ok(Some(Err(ObjectError::PreconditionFailed))) => Outcome::Unmet,
+            Ok(Some(Err(ObjectError::NoSuchKey))) => Outcome::Absent,
+            Ok(_) => Outcome::Unknown,
             Err(_) => {
                 client.violated("a change with a condition does not end");
-                Came::Unknown
+                Outcome::Unknown
             }
         };
-        let ended = if came == Came::Unknown { NEVER } else { self.moment() };
-        let call = Call { register, expected, new, came, begun, ended };
+        let ended = if outcome == Outcome::Unknown { NEVER } else { self.moment() };
+        let call = Call { register, expected, new, outcome, begun, ended };
         tracing::info!(region = %client.region.number, ?call, "a register is changed");
         self.calls.lock().push(call);
     }
@@ -228,8 +233,8 @@ impl Registers {
                     };
                     let expected = found.map(|metax| sum_of(&metax.etag));
                     let (begun, ended) = (self.moment(), self.moment());
-                    let came = Came::Shown;
-                    calls.push(Call { register, expected, new: expected, came, begun, ended });
+                    let outcome = Outcome::Shown;
+                    calls.push(Call { register, expected, new: expected, outcome, begun, ended });
                 }
             }
             match is_explained(&calls) {
@@ -246,11 +251,11 @@ impl Registers {
 
     pub(super) fn counts(&self) -> Counts {
         let calls = self.calls.lock();
-        let count = |came| calls.iter().filter(|it| it.came == came).count() as u64;
-        let (done, unmet) = (count(Came::Done), count(Came::Unmet) + count(Came::Absent));
+        let count = |outcome| calls.iter().filter(|it| it.outcome == outcome).count() as u64;
+        let (done, unmet) = (count(Outcome::Done), count(Outcome::Unmet) + count(Outcome::Absent));
         let judged = self.judged.load(Ordering::Relaxed);
         let completed = self.completed.load(Ordering::Relaxed);
-        Counts { done, unmet, unknown: count(Came::Unknown), judged, completed }
+        Counts { done, unmet, unknown: count(Outcome::Unknown), judged, completed }
     }
 }
 
@@ -283,18 +288,24 @@ fn is_explained(calls: &[Call]) -> Option<bool> {
 #[test]
 fn a_change_that_was_seen_and_is_gone_is_not_explained() {
     let sum = |byte: u8| Some([byte; 16]);
-    let call =
-        |expected, new, came, begun, ended| Call { register: 0, expected, new, came, begun, ended };
-    let one = call(None, sum(1), Came::Done, 1, 2);
-    let two = call(sum(1), sum(2), Came::Done, 3, 4);
-    let shown = |of, begun| call(of, of, Came::Shown, begun, begun + 1);
+    let call = |expected, new, outcome, begun, ended| Call {
+        register: 0,
+        expected,
+        new,
+        outcome,
+        begun,
+        ended,
+    };
+    let one = call(None, sum(1), Outcome::Done, 1, 2);
+    let two = call(sum(1), sum(2), Outcome::Done, 3, 4);
+    let shown = |of, begun| call(of, of, Outcome::Shown, begun, begun + 1);
     assert_eq!(is_explained(&[one, two, shown(sum(2), 7)]), Some(true));
     assert_eq!(is_explained(&[one, two, shown(sum(1), 7)]), Some(false), "an update is lost");
-    let twice = call(sum(1), sum(3), Came::Done, 5, 6);
+    let twice = call(sum(1), sum(3), Outcome::Done, 5, 6);
     assert_eq!(is_explained(&[one, two, twice]), Some(false), "two have changed the same");
-    let unmet = call(sum(1), sum(3), Came::Unmet, 5, 6);
+    let unmet = call(sum(1), sum(3), Outcome::Unmet, 5, 6);
     assert_eq!(is_explained(&[one, unmet]), Some(false), "it was as expected");
-    let unknown = call(sum(1), sum(3), Came::Unknown, 3, NEVER);
+    let unknown = call(sum(1), sum(3), Outcome::Unknown, 3, NEVER);
     assert_eq!(is_explained(&[one, unknown, shown(sum(3), 7)]), Some(true));
     assert_eq!(is_explained(&[one, unknown, shown(sum(1), 7)]), Some(true));
 }

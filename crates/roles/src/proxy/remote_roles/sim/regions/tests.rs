@@ -14,7 +14,7 @@ const SEEDS_OF_MANY: u64 = 2;
 /// Seeds within which each planted fault must be found.
 const SEEDS_OF_BUGS: u64 = 60;
 
-fn tell(what: &str, ran: &Ran) {
+fn print_summary(what: &str, ran: &Ran) {
     let Ran {
         took,
         rested,
@@ -65,14 +65,14 @@ fn all_pass(first: u64, of_tests: u64, by: ManagerKind) -> (u64, Ran) {
     let (mut failed, mut all) = (Vec::new(), Ran::default());
     for seed in first..first + count {
         let ran = run(seed, by, None);
-        tell(&format!("seed {seed}"), &ran);
+        print_summary(&format!("seed {seed}"), &ran);
         if !ran.violations.is_empty() {
             println!("seed {seed} FAILS: {}", ran.violations.join("\n"));
             failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
         }
         all.add(&ran);
     }
-    tell(&format!("{count} seeds"), &all);
+    print_summary(&format!("{count} seeds"), &all);
     assert!(failed.is_empty(), "LARDER_REGIONS_SEED=n repeats it\n{}", failed.join("\n\n"));
     (count, all)
 }
@@ -125,8 +125,8 @@ fn a_list_of_all_regions_without_deletions_is_found() {
 }
 
 #[test]
-fn a_region_that_counts_as_having_what_it_asks_for_is_found() {
-    is_found(Bug::BelievesAsks, 7);
+fn counting_a_request_as_possession_is_found() {
+    is_found(Bug::TrustsRequests, 7);
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn a_history_that_no_order_explains_is_found() {
 }
 
 #[test]
-fn a_version_that_counts_as_told_before_its_outcome_is_found() {
-    let bug = Bug::CountsPutAsTold;
+fn counting_a_version_as_sent_before_its_outcome_is_found() {
+    let bug = Bug::CountsPutAsSent;
     let found = (15..15 + SEEDS_OF_BUGS).find(|seed| {
         let (_, violations) = compare_and_swap(*seed, Some(bug));
         violations.iter().any(|it| it.contains("is in all regions, and"))

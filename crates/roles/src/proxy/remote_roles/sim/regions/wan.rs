@@ -47,9 +47,9 @@ pub(super) fn become_one_of(dir: &Path, region: RegionId, count: u16) -> Result<
 }
 
 #[derive(Debug)]
-struct Ways(Host);
+struct SimulatedPaths(Host);
 
-impl SimulatedLinks for Ways {
+impl SimulatedLinks for SimulatedPaths {
     fn open<'a>(&'a self, to: &'a Address) -> Boxed<'a, io::Result<(BoxedStream, Fingerprint)>> {
         Box::pin(async {
             let address: SocketAddr = to.as_str().parse().map_err(io::Error::other)?;
@@ -87,6 +87,6 @@ pub(super) fn open(
     let subject = Subject { cluster: CLUSTER, server: place(region), roles };
     let host = network.host(subject);
     let door = Gate(host.listen(address(region)));
-    let site = RegionEndpoint::simulated(dir, Arc::new(Ways(host)))?;
+    let site = RegionEndpoint::simulated(dir, Arc::new(SimulatedPaths(host)))?;
     Ok((site, larder_link::ListenSocket::Simulated(Box::new(door))))
 }

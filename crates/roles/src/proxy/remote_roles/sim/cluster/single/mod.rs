@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::clients::{CALL_MAX, Calls, Client};
 use super::super::proxies::Findings;
 use super::super::shapes::{MetShapes, Shapes};
-use super::super::{REST, Ran, SimRng};
+use super::super::{QUIESCENCE_TIME, Ran, SimRng};
 use super::faults::ends;
 use super::places::Ends;
 use super::with_threads;
@@ -118,12 +118,12 @@ impl Simulation {
             sleep(self.sim_rng.ms(3000)).await;
         }
         let Some(running) = self.node.begin(false).await else { return };
-        self.come_to_rest(&running).await;
+        self.quiesce(&running).await;
         self.judge(&running).await;
         self.end(running, Ends::Stopped).await;
         self.inspect();
         let Some(running) = self.node.begin(false).await else { return };
-        self.come_to_rest(&running).await;
+        self.quiesce(&running).await;
         self.client(&running).read_all().await;
         self.shapes.judge(&**running.proxy()).await;
         if self.sim_rng.one_in(2) {
@@ -133,7 +133,7 @@ impl Simulation {
         self.empty(&running).await;
         self.end(running, Ends::Stopped).await;
         let Some(running) = self.node.begin(false).await else { return };
-        self.has_room_again(&running).await;
+        self.free_space_returned(&running).await;
         self.end(running, Ends::Stopped).await;
         self.inspect();
     }
@@ -161,7 +161,7 @@ impl Simulation {
         for _ in 0..workers {
             let client = self.client(&running);
             let bucket = self.bucket.clone();
-            let shapes = self.shapes.clone().ask(proxy.clone(), SHAPES);
+            let shapes = self.shapes.clone().run_client(proxy.clone(), SHAPES);
             let both = sim_rng.one_in(2);
             clients.spawn(async move {
                 // Another may have made it.
@@ -174,7 +174,7 @@ impl Simulation {
             });
         }
         drop(proxy);
-        let (ends, ails) = (ends(sim_rng), sim_rng.one_in(4));
+        let (ends, is_faulty) = (ends(sim_rng), sim_rng.one_in(4));
         let longest = if sim_rng.one_in(2) { 8_000 } else { 90_000 };
         let over = Instant::now() + Duration::from_millis(500) + sim_rng.ms(longest);
         let mut ended = 0;
@@ -186,22 +186,22 @@ impl Simulation {
                     ended += 1;
                     end.unwrap_or_else(|panic| self.findings.violated(format!("a client: {panic}")));
                 }
-                () = sleep(pause) => self.node.trouble(&running).await,
+                () = sleep(pause) => self.node.inject_faults(&running).await,
             }
         }
         if sim_rng.one_in(3) && !running.has_given_up() {
             // Work in the background goes on.
             sleep(sim_rng.ms(30_000)).await;
         }
-        if ails {
+        if is_faulty {
             self.node.break_disk(&running).await;
         }
         clients.shutdown().await;
         let cut = self.shapes.coverage().cut - cut_before;
-        if cut > 0 && running.has_rested_all() {
+        if cut > 0 && running.has_paused_all() {
             self.findings.violated(format!("{cut} reads broke off, and space was not short"));
         }
-        self.end(running, if ails { Ends::Killed } else { ends }).await;
+        self.end(running, if is_faulty { Ends::Killed } else { ends }).await;
     }
 
     async fn end(&self, running: Running, ends: Ends) {
@@ -227,12 +227,12 @@ impl Simulation {
     }
 
     /// Waits until nothing is left, and says what is left after all.
-    async fn come_to_rest(&self, running: &Running) {
+    async fn quiesce(&self, running: &Running) {
         let meta = running.meta().clone();
         if !blocking::run(move || meta.await_space()).await.expect("it does not panic") {
             self.findings.violated("what is free is not known".to_owned());
         }
-        let deadline = Instant::now() + REST;
+        let deadline = Instant::now() + QUIESCENCE_TIME;
         loop {
             let left = running.left();
             if left.is_empty() {
@@ -252,14 +252,14 @@ impl Simulation {
         drop(client.proxy.create_bucket(&self.bucket, None).await);
         client.put_all().await;
         client.read_all().await;
-        self.look_at_counts(running).await;
-        for wrong in running.told_wrong() {
+        self.check_counts(running).await;
+        for wrong in running.misreported() {
             self.findings.violated(wrong);
         }
     }
 
     /// Objects are counted as they are listed.
-    async fn look_at_counts(&self, running: &Running) {
+    async fn check_counts(&self, running: &Running) {
         let counted = running.meta().bucket_use();
         for record in running.proxy().buckets().unwrap_or_default() {
             let listed = self.listed(running, &record.name).await;
@@ -316,7 +316,7 @@ impl Simulation {
         {
             self.findings.violated(format!("uploads are not aborted at rest: {error}"));
         }
-        self.come_to_rest(running).await;
+        self.quiesce(running).await;
         for record in proxy.buckets().unwrap_or_default() {
             if let Err(error) = proxy.delete_bucket(&record.name).await {
                 self.findings.violated(format!("{} is not deleted: {error}", record.name));
@@ -325,9 +325,9 @@ impl Simulation {
     }
 
     /// No block is in use any more: all rows were read anew. What was dropped goes in steps.
-    async fn has_room_again(&self, running: &Running) {
-        self.come_to_rest(running).await;
-        let deadline = Instant::now() + REST;
+    async fn free_space_returned(&self, running: &Running) {
+        self.quiesce(running).await;
+        let deadline = Instant::now() + QUIESCENCE_TIME;
         while running.used_blocks() > 0 {
             if Instant::now() >= deadline {
                 let used = running.used_blocks();

@@ -70,12 +70,12 @@ impl Running {
     }
 
     /// Returns true if freed blocks rested, and space was never so short that some were given before.
-    pub(super) fn has_rested_all(&self) -> bool {
+    pub(super) fn has_paused_all(&self) -> bool {
         self.rests && self.meta().pg_ids().all(|pg| self.meta().gauges(pg).unrested == 0)
     }
 
     /// Looks at what it tells operators, at rest; says what is not so.
-    pub(super) fn told_wrong(&self) -> Vec<String> {
+    pub(super) fn misreported(&self) -> Vec<String> {
         let (meta, data, proxy) = (self.meta(), self.store.data(), self.proxy());
         let (progress, space) = (meta.progress(), meta.space_now());
         let mut wrong = Vec::new();
@@ -147,8 +147,8 @@ impl Node {
         self.is_rotten.store(true, Ordering::Relaxed);
     }
 
-    fn ails(&self) -> bool {
-        self.place.ails() || self.is_rotten.load(Ordering::Relaxed)
+    fn is_faulty(&self) -> bool {
+        self.place.is_faulty() || self.is_rotten.load(Ordering::Relaxed)
     }
 
     /// Starts that failed.
@@ -157,9 +157,9 @@ impl Node {
     }
 
     /// Has the store begin a run, with its background work; `None` if its disk fails before it is open.
-    pub(super) async fn begin(self: &Arc<Self>, ails: bool) -> Option<Running> {
+    pub(super) async fn begin(self: &Arc<Self>, is_faulty: bool) -> Option<Running> {
         let disk = self.place.slow();
-        if ails {
+        if is_faulty {
             self.place.ail(&self.sim_rng);
         }
         let (config, small) = (self.config.clone(), self.genesis);
@@ -174,7 +174,7 @@ impl Node {
             Ok(store) => store,
             Err(error) => {
                 self.cut_short.fetch_add(1, Ordering::Relaxed);
-                if !self.ails() {
+                if !self.is_faulty() {
                     self.findings.violated(format!("the store does not open: {error}"));
                 }
                 self.place.strike(Ends::Killed);
@@ -189,7 +189,7 @@ impl Node {
         let node = self.clone();
         let watch = tokio::spawn(async move {
             if let Ok(reason) = fatal.wait_for(Option::is_some).await
-                && !node.ails()
+                && !node.is_faulty()
             {
                 node.findings.violated(format!("the store gives up: {:?}", *reason));
             }
@@ -203,7 +203,7 @@ impl Node {
     }
 
     /// Something befalls a store that runs, and ends by itself.
-    pub(super) async fn trouble(&self, running: &Running) {
+    pub(super) async fn inject_faults(&self, running: &Running) {
         let sim_rng = &self.sim_rng;
         match sim_rng.below(8) {
             0..2 => running.meta().flush_soon(),
@@ -271,6 +271,6 @@ impl Node {
         };
         // Of a start that was cut short: no view has begun, and there is nothing yet.
         let has_begun = map.pgs.iter().any(|pg| pg.view.0 > 0);
-        has_begun.then(|| inspect::look(&disk, &self.config, &map, true))
+        has_begun.then(|| inspect::examine(&disk, &self.config, &map, true))
     }
 }

@@ -39,7 +39,7 @@ impl Simulation {
 
     async fn read_all_as_before(&self) {
         let Some(running) = self.node.begin(false).await else { return };
-        self.come_to_rest(&running).await;
+        self.quiesce(&running).await;
         self.client(&running).read_all().await;
         self.shapes.judge(&**running.proxy()).await;
         self.end(running, Ends::Stopped).await;

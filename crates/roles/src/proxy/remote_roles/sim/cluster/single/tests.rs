@@ -41,7 +41,7 @@ fn an_op_that_a_single_node_calls_durable_before_it_is_written_is_found() {
 
 #[test]
 fn blocks_that_a_single_node_gives_again_at_once_are_found() {
-    let bug = Some(Bug::RestsNothing);
+    let bug = Some(Bug::ReusesAtOnce);
     let found = (0..SEEDS_OF_BUGS).find(|seed| !run(*seed, bug).0.violations.is_empty());
     println!("{bug:?} is found by seed {found:?}");
     assert!(found.is_some(), "it is not found in {SEEDS_OF_BUGS} seeds");

@@ -11,7 +11,7 @@ impl World {
     pub(super) async fn heal(&mut self) {
         self.end(|disk| disk.kill()).await;
         self.store.set_calm(true);
-        while self.store.let_one_come_late().await {}
+        while self.store.deliver_one_late().await {}
         self.gives_up_older().await;
         self.store.set_calm(true);
         self.store.catch_up();
@@ -37,7 +37,7 @@ impl World {
         assert!(idle > 3, "housekeeping does not come to rest");
         self.compare().await;
         self.calls.check();
-        self.check_rest().await;
+        self.check_quiescent().await;
         self.rebuild("from the last backup").await;
         for name in self.store.names("backups").await.into_iter().rev() {
             self.store.remove(&name).await;
@@ -47,7 +47,7 @@ impl World {
     }
 
     /// The backend has what is needed and nothing else.
-    async fn check_rest(&mut self) {
+    async fn check_quiescent(&mut self) {
         let index = self.process().index.clone();
         let standing: BTreeSet<_> =
             index.standing().unwrap().into_iter().map(|(id, _)| id).collect();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use larder_s3::{BytesMoved, FaceOptions, FinishedRequest, ServerHooks, ServerOptions};
+use larder_s3::{BytesMoved, FinishedRequest, GatewayOptions, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -14,7 +14,7 @@ use crate::wire::head;
 
 /// A request that has ended, as texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct FinishedLog {
     id: String,
     op: &'static str,
     status: u16,
@@ -28,25 +28,25 @@ struct Told {
 
 #[derive(Default)]
 struct Hooks {
-    told: Mutex<Vec<Told>>,
-    one_is_told: Notify,
+    finished: Mutex<Vec<FinishedLog>>,
+    request_finished: Notify,
 }
 
 impl Hooks {
     /// The next request that has ended.
-    async fn next(&self) -> Told {
+    async fn next(&self) -> FinishedLog {
         loop {
-            if let Some(told) = self.told.lock().unwrap().pop() {
-                return told;
+            if let Some(finished) = self.finished.lock().unwrap().pop() {
+                return finished;
             }
-            self.one_is_told.notified().await;
+            self.request_finished.notified().await;
         }
     }
 }
 
 impl ServerHooks for Hooks {
     fn done(&self, ended: &FinishedRequest<'_>) {
-        self.told.lock().unwrap().push(Told {
+        self.finished.lock().unwrap().push(FinishedLog {
             id: ended.id.to_string(),
             op: ended.op,
             status: ended.status,
@@ -57,13 +57,13 @@ impl ServerHooks for Hooks {
             client: ended.client().map(|client| client.ip()),
             forwarded_for: ended.forwarded_for(),
         });
-        self.one_is_told.notify_one();
+        self.request_finished.notify_one();
     }
 }
 
 async fn server() -> (Server, Arc<Hooks>) {
     let hooks = Arc::new(Hooks::default());
-    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let (options, face) = (ServerOptions::default(), GatewayOptions::default());
     let server = Server::with(options, Arc::clone(&hooks), face).await;
     server.put("/bkt", "").await.expect(200);
     let _made = hooks.next().await;
@@ -76,9 +76,9 @@ async fn who_asked_for_what_is_told_with_the_id_that_the_client_got() {
     let ask = server.ask("PUT", "/bkt/a%20%22b").body("x");
     let ask = ask.unsigned("x-forwarded-for", "6.6.6.6").unsigned("x-forwarded-for", "192.0.2.7");
     let answer = ask.send().await;
-    let told = hooks.next().await;
+    let finished = hooks.next().await;
     let names = ["bkt", "a \"b"].map(|name| Some(name.to_owned()));
-    let expected = Told {
+    let expected = FinishedLog {
         id: answer.headers["x-amz-request-id"].to_str().unwrap().to_owned(),
         op: "PutObject",
         status: 200,
@@ -89,11 +89,11 @@ async fn who_asked_for_what_is_told_with_the_id_that_the_client_got() {
         client: Some(std::net::Ipv4Addr::LOCALHOST.into()),
         forwarded_for: Some("6.6.6.6, 192.0.2.7".to_owned()),
     };
-    assert_eq!(told, expected);
+    assert_eq!(finished, expected);
 }
 
 #[tokio::test]
-async fn a_user_is_told_only_if_the_signature_was_verified() {
+async fn a_user_is_logged_only_if_the_signature_was_verified() {
     let (server, hooks) = server().await;
     let ask = |sign| server.ask("GET", "/bkt/k").sign(sign);
     let query = Sign::Query { expires_s: 100 };
@@ -108,21 +108,21 @@ async fn a_user_is_told_only_if_the_signature_was_verified() {
         (ask(query).in_past(110), "AccessDenied", None),
     ] {
         ask.send().await;
-        let told = hooks.next().await;
-        assert_eq!((told.code.as_deref(), told.user.as_deref()), (Some(code), user));
+        let finished = hooks.next().await;
+        assert_eq!((finished.code.as_deref(), finished.user.as_deref()), (Some(code), user));
     }
     server.head("/").await.expect(200);
     assert_eq!(hooks.next().await.user.as_deref(), Some(ACCESS));
     server.head("/bkt/k").await.expect(404);
-    let told = hooks.next().await;
+    let finished = hooks.next().await;
     assert_eq!(
-        (told.op, told.status, told.code.as_deref()),
+        (finished.op, finished.status, finished.code.as_deref()),
         ("HeadObject", 404, Some("NoSuchKey"))
     );
 }
 
 #[tokio::test]
-async fn bytes_of_objects_are_told_without_what_frames_them() {
+async fn object_bytes_are_counted_without_framing() {
     let (server, hooks) = server().await;
     let body = vec![7; 70_000];
     let put = |body: &[u8]| server.ask("PUT", "/bkt/k").body(body.to_vec());
@@ -178,8 +178,8 @@ async fn a_get_that_broke_off_moved_nothing() {
     let mut some = vec![0; 60_000];
     stream.read_exact(&mut some).await.unwrap();
     drop(stream);
-    let told = hooks.next().await;
-    assert_eq!((told.op, told.status, told.moved), ("GetObject", 200, None));
+    let finished = hooks.next().await;
+    assert_eq!((finished.op, finished.status, finished.moved), ("GetObject", 200, None));
     server.store.breaks_off.store(true, Ordering::Relaxed);
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let ask = server.ask("GET", "/bkt/small");
@@ -188,20 +188,20 @@ async fn a_get_that_broke_off_moved_nothing() {
     let _cut_off = stream.read_to_end(&mut all).await;
     // The connection may end before it has sent what came before the error.
     assert!(all.len() < 200_000, "it breaks off");
-    let told = hooks.next().await;
-    assert_eq!((told.op, told.status, told.moved), ("GetObject", 200, None));
+    let finished = hooks.next().await;
+    assert_eq!((finished.op, finished.status, finished.moved), ("GetObject", 200, None));
     server.store.breaks_off.store(false, Ordering::Relaxed);
     server.get("/bkt/small").await.expect(200);
     assert_eq!(hooks.next().await.moved, Some(BytesMoved::Read(200_000)));
 }
 
 #[tokio::test]
-async fn no_signature_is_told() {
+async fn no_signature_is_logged() {
     let (server, hooks) = server().await;
     let query = Sign::Query { expires_s: 100 };
     server.ask("GET", "/bkt/k?versionId=null").sign(query).send().await.expect(404);
-    let told = format!("{:?}", hooks.next().await);
-    assert!(!told.contains("X-Amz") && !told.contains("Signature"), "{told}");
+    let finished = format!("{:?}", hooks.next().await);
+    assert!(!finished.contains("X-Amz") && !finished.contains("Signature"), "{finished}");
 }
 
 #[tokio::test]
@@ -269,8 +269,11 @@ async fn preflights_and_cors_rules_are_told_by_their_names() {
         (server.ask("DELETE", "/bkt?cors"), "DeleteBucketCors", None, Some(ACCESS)),
     ] {
         ask.send().await;
-        let told = hooks.next().await;
-        assert_eq!((told.op, told.code.as_deref(), told.user.as_deref()), (op, code, user));
-        assert_eq!(told.names[0].as_deref(), Some("bkt"));
+        let finished = hooks.next().await;
+        assert_eq!(
+            (finished.op, finished.code.as_deref(), finished.user.as_deref()),
+            (op, code, user)
+        );
+        assert_eq!(finished.names[0].as_deref(), Some("bkt"));
     }
 }

@@ -22,7 +22,7 @@ use crate::quantity::span;
 use crate::wall_clock::{now_ms, utc};
 
 /// The time that a manager has to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Troubles that the map shows.
 pub(super) fn of_map(map: &Topology) -> BTreeSet<HealthIssue> {
@@ -115,20 +115,20 @@ pub(super) async fn ask(
     map: &Topology,
     but: Option<ServerId>,
 ) -> Vec<Observations> {
-    let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
+    let (mut asked, until) = (JoinSet::new(), Instant::now() + TIMEOUT);
     for (&id, record) in &map.servers {
         let is_asked = record.state == ServerState::Up
             && record.roles.contains(&ServerRole::Manager)
             && Some(id) != but;
         if let Some(peer) = peers.of(map, id).filter(|_| is_asked) {
-            asked.spawn(told(peer, until));
+            asked.spawn(fetch_observations(peer, until));
         }
     }
     asked.join_all().await.into_iter().flatten().collect()
 }
 
 /// `None` if it does not answer, or is of an earlier release.
-async fn told(peer: Peer<ManagerService>, until: Instant) -> Option<Observations> {
+async fn fetch_observations(peer: Peer<ManagerService>, until: Instant) -> Option<Observations> {
     match peer.call(&ManagerCall::Observed, Bytes::new(), until).await {
         Ok((ManagerReply::Observed, payload)) => Observations::heard(&payload),
         Ok(_) | Err(_) => None,

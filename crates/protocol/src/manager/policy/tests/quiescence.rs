@@ -1,7 +1,7 @@
 //! Groups that rest. While they do, every test looks at them all the same, and asserts that nothing comes of it.
 
 use super::*;
-use crate::limits::REST_MS_MAX;
+use crate::limits::QUIESCENT_MS_MAX;
 
 impl World {
     fn looks(&self) -> u64 {
@@ -19,7 +19,7 @@ fn groups_are_looked_at_seldom_while_nothing_changes_and_at_once_when_something_
     let (before, seconds) = (world.looks(), 30);
     world.run_for(1000 * seconds);
     let looks = world.looks() - before;
-    assert!(looks <= 1000 * seconds / REST_MS_MAX + 1, "{looks} looks in {seconds} s");
+    assert!(looks <= 1000 * seconds / QUIESCENT_MS_MAX + 1, "{looks} looks in {seconds} s");
     world.servers.get_mut(&0).unwrap().cut = true;
     world.run_for(SILENT_MS + LEASE_MS + 1000);
     let away = |pg: &PgRecord| pg.members[0] != ServerId(0);

@@ -35,7 +35,7 @@ const HEAD_BYTES: usize = 18;
 const FRAME_BYTES: usize = 12;
 
 /// The file.
-pub(crate) struct HeardLog {
+pub(crate) struct ReceivedLog {
     disk: Arc<dyn Disk>,
     dir: String,
     path: String,
@@ -47,14 +47,14 @@ pub(crate) struct HeardLog {
 
 /// Entries of a blob from a byte on, as a worker told them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct HeardEntries {
+pub(super) struct ReceivedEntries {
     pub(super) blob: u64,
     pub(super) from: u64,
     pub(super) is_whole: bool,
     pub(super) bytes: Vec<u8>,
 }
 
-impl HeardLog {
+impl ReceivedLog {
     /// Opens the file of one index of a worker, if there is one.
     pub(crate) fn of(
         disk: Arc<dyn Disk>,
@@ -84,7 +84,7 @@ impl HeardLog {
     }
 
     /// Reads all records, up to the first that a crash has cut off.
-    pub(super) fn read(&mut self) -> Result<Vec<HeardEntries>, DiskError> {
+    pub(super) fn read(&mut self) -> Result<Vec<ReceivedEntries>, DiskError> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let len = file.len()?;
         let mut records = Vec::new();
@@ -99,7 +99,7 @@ impl HeardLog {
     ///
     /// # Errors
     /// [`PackError::Disk`]: it is not there.
-    pub(super) fn append(&mut self, record: &HeardEntries) -> Result<(), PackError> {
+    pub(super) fn append(&mut self, record: &ReceivedEntries) -> Result<(), PackError> {
         if self.is_broken {
             let reason = format!("{} failed before; entries come from the bucket alone", self.path);
             return Err(PackError::Deferred { reason });
@@ -145,7 +145,7 @@ impl HeardLog {
 }
 
 /// The record that begins at a position, if it is whole.
-fn read_at(file: &dyn DiskFile, at: u64, end: u64) -> Result<Option<HeardEntries>, DiskError> {
+fn read_at(file: &dyn DiskFile, at: u64, end: u64) -> Result<Option<ReceivedEntries>, DiskError> {
     let mut frame = [0; FRAME_BYTES];
     if file.read_at(at, &mut frame)? < FRAME_BYTES {
         return Ok(None);
@@ -163,7 +163,7 @@ fn read_at(file: &dyn DiskFile, at: u64, end: u64) -> Result<Option<HeardEntries
     }
     let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
     let (blob, from, is_whole) = (number(1), number(9), record[17] != 0);
-    Ok(Some(HeardEntries { blob, from, is_whole, bytes: record.split_off(HEAD_BYTES) }))
+    Ok(Some(ReceivedEntries { blob, from, is_whole, bytes: record.split_off(HEAD_BYTES) }))
 }
 
 fn too_long(path: &str) -> PackError {
@@ -176,12 +176,12 @@ mod tests {
 
     use super::*;
 
-    fn record(blob: u64, bytes: &[u8]) -> HeardEntries {
-        HeardEntries { blob, from: 300, is_whole: blob == 2, bytes: bytes.to_vec() }
+    fn record(blob: u64, bytes: &[u8]) -> ReceivedEntries {
+        ReceivedEntries { blob, from: 300, is_whole: blob == 2, bytes: bytes.to_vec() }
     }
 
-    fn log(disk: &Arc<SimDisk>) -> HeardLog {
-        HeardLog::of(disk.clone(), &WorkerName::new("a").unwrap(), "1").unwrap()
+    fn log(disk: &Arc<SimDisk>) -> ReceivedLog {
+        ReceivedLog::of(disk.clone(), &WorkerName::new("a").unwrap(), "1").unwrap()
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         heard.clear().unwrap();
         assert!(log(&disk).read().unwrap().is_empty());
         let name = WorkerName::new("a").unwrap();
-        let mut next = HeardLog::of(disk.clone(), &name, "2").unwrap();
+        let mut next = ReceivedLog::of(disk.clone(), &name, "2").unwrap();
         next.append(&record(2, b"second")).unwrap();
         next.remove_others().unwrap();
         assert_eq!(disk.list("heard/a").unwrap(), ["2"]);

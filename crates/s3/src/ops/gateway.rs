@@ -85,14 +85,14 @@ impl Request {
     }
 }
 
-/// The face over one store.
-pub(crate) struct Face<O> {
+/// The gateway over one store.
+pub(crate) struct Gateway<O> {
     pub(super) store: Arc<O>,
     /// The region that the operator named.
     pub(super) region: Option<String>,
 }
 
-impl<O: Objects> Face<O> {
+impl<O: Objects> Gateway<O> {
     pub(crate) fn new(store: Arc<O>, region: Option<String>) -> Self {
         Self { store, region }
     }

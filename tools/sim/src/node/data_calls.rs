@@ -30,7 +30,7 @@ pub(super) struct Request {
 }
 
 impl Node {
-    pub(super) fn ask_data(
+    pub(super) fn request_data(
         &mut self,
         (pg, lv, replica): (PgId, LvId, usize),
         what: DataRequest,
@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// A data server has answered. What it failed to do for an earlier view says nothing about this one.
-    pub(super) fn data_heard(
+    pub(super) fn data_answered(
         &mut self,
         id: u64,
         answer: DataAnswer,
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// At a tick: makes requests again, or gives them up.
-    pub(super) fn ask_again(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
+    pub(super) fn retry_requests(&mut self, net: &mut Net) -> Result<(), ProcessEnd> {
         if self.setup.options.bugs.driver.asks_data_once() {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl Node {
         }
         again.into_iter().for_each(|id| self.send_request(id, net));
         for id in over {
-            self.data_heard(id, DataAnswer::Failed, net)?;
+            self.data_answered(id, DataAnswer::Failed, net)?;
         }
         Ok(())
     }

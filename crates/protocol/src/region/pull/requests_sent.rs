@@ -11,12 +11,12 @@ use super::requests::{Query, Request};
 use super::wants::{Claim, Position};
 use super::{Alarm, Effect, LocalEntries, Pull, Source, Stream};
 use crate::limits::{
-    REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_FETCH_BYTES_MAX,
-    REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS, REGION_STUCK_TURN,
+    REGION_CLAIMS_MAX, REGION_FETCH_BYTES_MAX, REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX,
+    REGION_POLL_MS, REGION_REQUEST_IDS_MAX, REGION_REQUEST_PGS_MAX, REGION_STUCK_TURN,
 };
 
 /// A region's answer about each group.
-type Told = Vec<(PgId, Result<Batch, Void>)>;
+type BatchReplies = Vec<(PgId, Result<Batch, Void>)>;
 
 /// Outcomes of a group whose buckets are not known here.
 type Unnamed = Vec<(OpSeq, Id)>;
@@ -44,7 +44,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        (pgs, mut unnamed): (Told, BTreeMap<PgId, Unnamed>),
+        (pgs, mut unnamed): (BatchReplies, BTreeMap<PgId, Unnamed>),
         here: &dyn LocalEntries,
         out: &mut Vec<Effect>,
     ) {
@@ -115,9 +115,9 @@ impl Pull {
             }
             self.look_for_room(now_ms, region);
             self.look_for_buckets(now_ms, region, out);
-            self.ask_for_ids(now_ms, region, out);
-            self.ask_for_runs(now_ms, region, out);
-            self.ask_for_entries(now_ms, region, out);
+            self.request_ids(now_ms, region, out);
+            self.request_runs(now_ms, region, out);
+            self.request_entries(now_ms, region, out);
         }
     }
 
@@ -128,7 +128,7 @@ impl Pull {
     }
 
     pub(super) fn has_room(&self, region: RegionId) -> bool {
-        self.claims_of(region) + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
+        self.claims_of(region) + REGION_REQUEST_IDS_MAX <= REGION_CLAIMS_MAX
     }
 
     /// Claims of a region that may be taken now, and those that answers on their way may make.
@@ -136,13 +136,13 @@ impl Pull {
         let peer = &self.peers[&region];
         let requests = self.requests.values().filter(|request| request.region == region);
         let coming = requests.map(|request| match request.what {
-            Query::Ids { .. } | Query::List => REGION_ASK_IDS_MAX,
+            Query::Ids { .. } | Query::List => REGION_REQUEST_IDS_MAX,
             Query::Walk | Query::Buckets(_) | Query::Fetch(_) => 0,
         });
         peer.claims - peer.stuck - peer.unnamed.len() + coming.sum::<usize>()
     }
 
-    fn ask_for_ids(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
+    fn request_ids(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         let is_asked = |it: &Request| it.region == region && matches!(it.what, Query::Ids { .. });
         if self.requests.values().any(is_asked) {
             return;
@@ -157,8 +157,8 @@ impl Pull {
             .filter(|(_, stream)| !stream.is_void() && (is_due || stream.left.0 > 0));
         let mut streams: Vec<_> = streams.collect();
         // Those that lag first, then those that were not asked for the longest time.
-        streams.sort_by_key(|(source, stream)| (stream.left.0 == 0, stream.asked_ms, **source));
-        streams.truncate(REGION_ASK_PGS_MAX);
+        streams.sort_by_key(|(source, stream)| (stream.left.0 == 0, stream.requested_ms, **source));
+        streams.truncate(REGION_REQUEST_PGS_MAX);
         let pgs: Vec<_> = streams
             .iter()
             .map(|(source, stream)| (source.pg, stream.told, stream.settled))
@@ -168,20 +168,20 @@ impl Pull {
         }
         for (pg, ..) in &pgs {
             let stream = self.streams.get_mut(&Source { region, pg: *pg }).expect("it was there");
-            stream.asked_ms = now_ms;
+            stream.requested_ms = now_ms;
         }
         let is_last = self
             .streams_of(region)
-            .all(|(_, stream)| stream.is_void() || stream.asked_ms == now_ms);
+            .all(|(_, stream)| stream.is_void() || stream.requested_ms == now_ms);
         if is_due && is_last {
             self.peers.get_mut(&region).expect("it is known").poll_ms = now_ms + REGION_POLL_MS;
         }
         let asked = pgs.iter().map(|(pg, ..)| *pg).collect();
         let request = self.begin(now_ms, region, Query::Ids { pgs: asked });
-        out.push(Effect::Ask { region, request, pgs, ids_max: REGION_ASK_IDS_MAX });
+        out.push(Effect::Ask { region, request, pgs, ids_max: REGION_REQUEST_IDS_MAX });
     }
 
-    fn ask_for_entries(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
+    fn request_entries(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         let of_region = self.requests.values().filter(|it| it.region == region);
         let fetches = of_region.filter_map(|it| match &it.what {
             Query::Fetch(asked) => asked.first().map(|asked| (asked.lane, asked.is_large)),
@@ -290,7 +290,7 @@ fn follows(token: Token, batch: &Batch, unnamed: &Unnamed) -> bool {
         && ops.is_sorted_by(|one, two| one < two)
         && ops.first().is_none_or(|first| token.through < *first)
         && ops.last().copied().unwrap_or(token.through) <= batch.token.through
-        && ops.len() <= REGION_ASK_IDS_MAX
+        && ops.len() <= REGION_REQUEST_IDS_MAX
 }
 
 /// True if a journal tells something else at a position than it did before: it has lost what it told, and gives positions

@@ -9,19 +9,19 @@ use crate::ids::StandaloneId;
 
 /// Objects that are being written, or were and are not yet named by the index.
 #[derive(Debug, Default)]
-pub(crate) struct StandalonesUnderWay(Mutex<BTreeSet<StandaloneId>>);
+pub(crate) struct StandalonesInFlight(Mutex<BTreeSet<StandaloneId>>);
 
 /// Keeps one object in the set; dropping this takes it out.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
-    all: Arc<StandalonesUnderWay>,
+pub(crate) struct InFlightUpload {
+    all: Arc<StandalonesInFlight>,
     id: StandaloneId,
 }
 
-impl StandalonesUnderWay {
-    pub(crate) fn enter(self: &Arc<Self>, id: StandaloneId) -> UnderWay {
+impl StandalonesInFlight {
+    pub(crate) fn enter(self: &Arc<Self>, id: StandaloneId) -> InFlightUpload {
         self.0.lock().insert(id);
-        UnderWay { all: self.clone(), id }
+        InFlightUpload { all: self.clone(), id }
     }
 
     pub(crate) fn has(&self, id: StandaloneId) -> bool {
@@ -29,13 +29,13 @@ impl StandalonesUnderWay {
     }
 }
 
-impl UnderWay {
+impl InFlightUpload {
     pub(crate) fn id(&self) -> StandaloneId {
         self.id
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightUpload {
     fn drop(&mut self) {
         self.all.0.lock().remove(&self.id);
     }

@@ -19,14 +19,14 @@ use crate::verdict::Finding;
 use crate::world::World;
 
 /// Between two looks.
-pub(crate) const LOOK_US: u64 = 50 * MS;
+pub(crate) const CHECK_INTERVAL_US: u64 = 50 * MS;
 /// Virtual microseconds in which the store must come to rest: a server that came and went often is trusted again after its
 /// probation only.
 const REST_US: u64 = 300_000 * MS + (PROBATION_MS << PROBATION_DOUBLINGS_MAX) * MS;
 /// Looks at rest, one after the other, after which nothing is under way any more.
-const CALM_LOOKS: u32 = 10;
+const STABLE_CHECKS: u32 = 10;
 /// Between two looks whether a probe is answered.
-const PROBE_LOOK_US: u64 = 2 * MS;
+const PROBE_INTERVAL_US: u64 = 2 * MS;
 /// Between two tries of a probe.
 const PROBE_AGAIN_US: u64 = 500 * MS;
 /// Virtual microseconds within which a call must be served at rest.
@@ -66,17 +66,17 @@ impl World {
     }
 
     /// Waits until nothing is under way; a finding if that does not come.
-    pub(crate) fn come_to_rest(&mut self) {
+    pub(crate) fn quiesce(&mut self) {
         let end_us = self.net.now_us() + REST_US;
         let mut calm_looks = 0;
-        while self.net.finding().is_none() && calm_looks < CALM_LOOKS {
-            let until_us = self.net.now_us() + LOOK_US;
+        while self.net.finding().is_none() && calm_looks < STABLE_CHECKS {
+            let until_us = self.net.now_us() + CHECK_INTERVAL_US;
             self.run_until(until_us);
             calm_looks += 1;
             if let Err(restless) = self.rests() {
                 calm_looks = 0;
                 if self.net.now_us() > end_us {
-                    self.net.find(Finding::NoRest(restless));
+                    self.net.find(Finding::NotQuiescent(restless));
                 }
             }
         }
@@ -120,7 +120,7 @@ impl World {
             self.done(client);
         }
         while self.clients.busy() && self.net.finding().is_none() {
-            let until_us = self.net.now_us() + PROBE_LOOK_US;
+            let until_us = self.net.now_us() + PROBE_INTERVAL_US;
             self.run_until(until_us);
         }
         // A full cluster may have no volume left to give.
@@ -130,7 +130,7 @@ impl World {
 
     /// Names a part that is not at rest yet.
     fn rests(&self) -> Result<(), String> {
-        self.proxies_rest()?;
+        self.proxies_quiesce()?;
         let agreed = self.agreed.borrow();
         if agreed.map.servers.values().any(|server| server.draining) {
             return Err("a server drains".to_owned());
@@ -202,7 +202,7 @@ impl World {
         self.nodes[primary].chunks_of(pg).iter().any(|chunk| self.good_copy(chunk).is_none())
     }
 
-    fn proxies_rest(&self) -> Result<(), String> {
+    fn proxies_quiesce(&self) -> Result<(), String> {
         for (at, proxy) in self.proxies.iter().enumerate() {
             if !proxy.serves() {
                 return Err(format!("proxy {at} does not serve"));

@@ -20,12 +20,12 @@ use crate::limits::READ_PIECE_BYTES;
 use crate::wire::{CopyOrder, DataCall, DataMessage, DataReply, DataService};
 
 /// Answers requests for a [`DataNode`].
-pub struct DataFace {
+pub struct DataHandler {
     node: Arc<DataNode>,
     copies: Arc<Copies>,
 }
 
-impl Handler<DataService> for DataFace {
+impl Handler<DataService> for DataHandler {
     fn request(
         &self,
         from: &PeerIdentity,
@@ -33,7 +33,7 @@ impl Handler<DataService> for DataFace {
         payload: Bytes,
         responder: Responder<DataService>,
     ) {
-        if !may_ask(from.subject.roles, &request) {
+        if !may_query(from.subject.roles, &request) {
             tracing::warn!(from = %from.subject, "a server sent a request that its role does not permit");
             return;
         }
@@ -54,7 +54,7 @@ impl Handler<DataService> for DataFace {
                     }
                     drop(client);
                 });
-                self.node.server.carry_out(action, bytes, written);
+                self.node.server.perform(action, bytes, written);
             }
             DataCall::Read { lv, extents, from: first, len } => match piece(first, len) {
                 Some(range) if extents.len() <= CHUNK_EXTENTS_MAX => {
@@ -67,7 +67,7 @@ impl Handler<DataService> for DataFace {
                 let done = Box::new(move |result| {
                     answer(responder, &DataReply::Pg(pg_answer(result, grant)));
                 });
-                self.node.server.carry_out(action, 0, done);
+                self.node.server.perform(action, 0, done);
             }
             DataCall::Verify(chunk) => {
                 if is_sound(from, &chunk) {
@@ -98,7 +98,7 @@ impl Handler<DataService> for DataFace {
                 responder.answer(&DataReply::Counts, encode(&counts).into());
             }
             DataCall::Room => {
-                responder.answer(&DataReply::Room, encode(&self.node.room()).into());
+                responder.answer(&DataReply::Room, encode(&self.node.free_space()).into());
             }
             DataCall::Load => answer(responder, &DataReply::Load(self.node.server.clients())),
         }
@@ -114,7 +114,7 @@ impl Handler<DataService> for DataFace {
     }
 }
 
-impl DataFace {
+impl DataHandler {
     /// The handler of a node. It reads bytes of copies that it makes through the endpoint.
     #[must_use]
     pub fn new(node: Arc<DataNode>, endpoint: &Arc<Endpoint>) -> Self {
@@ -177,7 +177,7 @@ fn written(lv: LvId, result: Result<Answer, Refusal>) -> Option<DataReply> {
 }
 
 /// Returns true if a server of these roles may ask this. Data servers may read chunks that they copy, and nothing else.
-fn may_ask(roles: Roles, request: &DataCall) -> bool {
+fn may_query(roles: Roles, request: &DataCall) -> bool {
     match request {
         DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Copy(_) => roles.has(Role::Meta),
         DataCall::ReadVerified { .. } => roles.has(Role::Data),
