@@ -40,6 +40,7 @@
 mod budget;
 mod check;
 mod comparing;
+mod lack;
 mod lag;
 mod lookups;
 mod queue;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use larder_types::OpSeq;
 
 use super::super::journal::Token;
-use super::stuck::{Lack, Lacks};
+use super::lack::{Lack, Lacks};
 use super::{Effect, Source};
 
 /// See the module's head.

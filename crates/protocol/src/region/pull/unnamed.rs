@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 
 use larder_types::{BucketId, RegionId};
 
+use super::lack::Lack;
 use super::requests::{Query, Request};
-use super::stuck::Lack;
 use super::wants::Claim;
 use super::{Bounds, Effect, LocalBucket, LocalEntries, Name, Pull};
 use crate::limits::{REGION_BACK_MS_MAX, REGION_BUCKETS_FOUND_MAX, REGION_POLL_MS};
