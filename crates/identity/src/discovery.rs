@@ -42,7 +42,7 @@ pub fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret,
 /// # Errors
 /// If the system gives no randomness.
 pub fn discovery_responder() -> Result<Arc<ServerConfig>, IdentityError> {
-    let unusable = |error: &dyn Display| IdentityError::unusable("knocking", error);
+    let unusable = |error: &dyn Display| IdentityError::unusable("discovery request", error);
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|_none| IdentityError::Random)?;
     let params = CertificateParams::new(vec![ANYBODY.to_owned()]);
     let certificate = params.and_then(|params| params.self_signed(&key));

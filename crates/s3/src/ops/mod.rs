@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A body that is put is verified before the store commits it; any other before its operation begins, whether or not that
-//!    needs it.
+//! 1. A body that is put is verified before the store commits it, and a document before its operation begins. A body that an
+//!    operation has no use for, as of a DELETE, is not verified.
 //!
 //! | file | operations |
 //! |---|---|

@@ -43,12 +43,12 @@ fn proxies() -> Range<u32> {
 }
 
 /// The answers of a proxy to managers and to other proxies.
-struct Face {
+struct ProxyFrontend {
     presence: Presence,
     proxy: Weak<ClusterProxy>,
 }
 
-impl Handler<ProxyService> for Face {
+impl Handler<ProxyService> for ProxyFrontend {
     fn request(
         &self,
         _: &PeerIdentity,
@@ -192,9 +192,9 @@ impl Region {
             read_policy: Policy::ALL[self.sim_rng.below(Policy::ALL.len() as u64) as usize],
         });
         let proxy = Arc::new(proxy.await);
-        let face = Face { presence, proxy: Arc::downgrade(&proxy) };
+        let frontend = ProxyFrontend { presence, proxy: Arc::downgrade(&proxy) };
         let callers = Roles::of(&[Role::Manager, Role::Proxy]);
-        let services = Services::new().with::<ProxyService>(callers, face);
+        let services = Services::new().with::<ProxyService>(callers, frontend);
         let listener = Listener::start(&endpoint, arrivals, services).expect("it listens");
         let regions = match at == self.gateway() {
             true => Some(self.begin_gateway(&proxy, &managers).await),
