@@ -27,7 +27,7 @@ pub const MAP_PAGE_LATE_MS: u64 = 3_000;
 pub const MAP_BUSY_MS: u64 = 10_000;
 /// Milliseconds for which pages may be of an earlier map than others tell of. Then the manager is behind, and is left.
 pub const MAP_BEHIND_MS: u64 = 3_000;
-/// Milliseconds after the start, or a page, for which the word that no page can be had now makes a start wait longer.
+/// Milliseconds after a page for which a busy manager makes a start wait longer.
 pub const START_BUSY_MS_MAX: u64 = 120_000;
 /// Milliseconds after which a start gives up, also if pages come.
 pub const START_MS_MAX: u64 = 900_000;

@@ -126,8 +126,8 @@ impl ManagersClient {
         Self { known, following, keeping, colocated: None }
     }
 
-    /// The time at which a start that began then gives up, unless there is a map. The patience begins anew when a manager tells
-    /// a part of it, or that it is busy telling others.
+    /// The time at which a start that began then gives up, unless there is a map. The wait begins anew with each page of it,
+    /// and while a manager that has sent some is busy with others.
     #[must_use]
     pub fn start_gives_up(&self, begun: Instant, max_wait: Duration) -> Instant {
         self.known.fetches.signs().give_up(begun, max_wait)

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. One fetch of a client gathers pages at a time. It keeps its turn while pages come, and loses it once it is late.
-//! 2. The word of a manager that no page can be had now is no page. It keeps others from being asked, and a start from giving up,
+//! 2. A busy manager has sent no page. Behind a page, being busy keeps others from being asked, and a start from giving up,
 //!    for a while alone.
 
 use std::sync::Arc;
@@ -92,11 +92,14 @@ pub(super) struct Signs {
 }
 
 impl Signs {
-    /// The time at which a start gives up that began then, with this patience.
+    /// The time at which a start that began then gives up, if it waits for so long. Before the first page, busy managers do not
+    /// extend it: those without a quorum report the same, and have no map to wait for.
     pub(super) fn give_up(self, begun: Instant, max_wait: Duration) -> Instant {
-        let since = self.page_at.map_or(begun, |page_at| page_at.max(begun));
-        let busy_until = since + Duration::from_millis(START_BUSY_MS_MAX);
-        let since = self.busy_at.map_or(since, |busy_at| busy_at.clamp(since, busy_until));
+        let Some(page_at) = self.page_at.filter(|page_at| *page_at >= begun) else {
+            return begun + max_wait;
+        };
+        let busy_until = page_at + Duration::from_millis(START_BUSY_MS_MAX);
+        let since = self.busy_at.map_or(page_at, |busy_at| busy_at.clamp(page_at, busy_until));
         (since + max_wait).min(begun + Duration::from_millis(START_MS_MAX))
     }
 }
@@ -241,12 +244,15 @@ mod tests {
         let waits = || fetches.signs().give_up(begun, max_wait) - begun;
         assert_eq!(waits(), max_wait);
         let busy = Duration::from_millis(START_BUSY_MS_MAX);
+        fetches.is_busy();
+        assert_eq!(waits(), max_wait, "no page has come: it may have no quorum");
+        assert!(fetches.page_received(&Arc::new(Progress::begin())));
         advance(busy / 2).await;
         fetches.is_busy();
         assert_eq!(waits(), busy / 2 + max_wait);
         advance(busy).await;
         fetches.is_busy();
-        assert_eq!(waits(), busy + max_wait, "no page has come");
+        assert_eq!(waits(), busy + max_wait, "no other page has come");
         assert!(fetches.page_received(&Arc::new(Progress::begin())));
         assert_eq!(waits(), 3 * busy / 2 + max_wait);
         advance(Duration::from_millis(START_MS_MAX)).await;
