@@ -8,7 +8,7 @@ use larder_types::limits::{CHUNK_BYTES_MAX, OP_BYTES_MAX, REPLICAS_MAX};
 /// answers between proxies and meta servers in them, which must not be taken for these.
 pub const PROTOCOL_MIN: u8 = 3;
 /// Newest version of the protocol that this release speaks.
-pub const PROTOCOL_MAX: u8 = 28;
+pub const PROTOCOL_MAX: u8 = 29;
 /// Oldest version in which callers cancel calls.
 pub const PROTOCOL_CANCELS: u8 = 4;
 /// Oldest version in which a caller gets an error for a response longer than a frame may be. In older ones it gets no

@@ -410,6 +410,17 @@ pub trait Objects: Send + Sync + 'static {
     }
     /// A bucket's record.
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError>;
+    /// True if there is a bucket of this name, as far as is known here.
+    fn has_bucket(&self, name: &BucketName) -> bool {
+        !matches!(self.bucket(name), Err(ObjectError::NoSuchBucket))
+    }
+    /// Returns once every bucket is known here whose making was answered before, also through another machine.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if that cannot be known now.
+    fn catch_up(&self) -> impl Future<Output = Result<(), ObjectError>> + Send {
+        std::future::ready(Ok(()))
+    }
     /// All live buckets, by name.
     fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError>;
 

@@ -350,6 +350,10 @@ pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
 /// The time that a proxy waits for the map of a bucket that a primary has a later record of: a deletion takes some
 /// maps.
 pub const BUCKET_UPDATE_MAX: Duration = Duration::from_secs(1);
+/// The time between the beginnings of two questions of a proxy to the managers, for names of buckets that it does not know.
+pub const BUCKET_QUESTION_PAUSE: Duration = Duration::from_millis(20);
+/// The time that a client waits for the answer. A failover of the managers is over by then.
+pub const BUCKET_QUESTION_MAX: Duration = Duration::from_secs(5);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
 pub const DOWN_FAILURES: u32 = 3;
 /// Milliseconds for which one that is down is not asked.

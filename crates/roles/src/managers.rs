@@ -2,6 +2,7 @@
 
 mod client;
 mod colocated;
+mod committed;
 mod contacts;
 mod deferred_orders;
 mod fetch;
@@ -23,6 +24,7 @@ use larder_protocol::manager::state::{
     Applied, Command, MapVersion, Refusal, ServerState, Topology,
 };
 use larder_types::ServerId;
+use tokio::time::Instant;
 
 pub use client::ManagersClient;
 pub use colocated::Colocated;
@@ -65,6 +67,12 @@ pub trait Managers: Send + Sync + 'static {
 
     /// Has the managers agree on a command. The map that it made may come here later.
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>>;
+
+    /// The version of the map that has every command that was answered before this. The map here may be older.
+    fn committed(&self, _deadline: Instant) -> BoxFuture<'_, Result<MapVersion, NotProposed>> {
+        let version = self.map().version;
+        Box::pin(std::future::ready(Ok(version)))
+    }
 
     /// Tells the leading manager something; it may be lost, and is said again until it has its effect.
     fn send_message(&self, message: ServerMessage);

@@ -297,6 +297,9 @@ pub enum ManagerCall {
     },
     /// Give the page of the map that begins at this place.
     MapPage(MapPlace),
+    /// Tell the version of the map that has every command that was answered before this. Only the leading manager does.
+    /// Since [`PROTOCOL_COMMITTED`](crate::limits::PROTOCOL_COMMITTED).
+    Committed,
 }
 
 /// A manager's answer.
@@ -333,6 +336,10 @@ pub enum ManagerReply {
     MapChanges,
     /// Payload: a [`MapPage`](larder_protocol::manager::state::MapPage), encoded. After a question for a later map, the first.
     MapPage,
+    /// To [`ManagerCall::Committed`]. Since [`PROTOCOL_COMMITTED`](crate::limits::PROTOCOL_COMMITTED), as the next.
+    Committed(MapVersion),
+    /// This manager knows of no leader: it cannot tell what is committed. Ask another.
+    NoQuorum,
 }
 
 impl ManagerReply {

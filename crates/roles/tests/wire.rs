@@ -382,6 +382,9 @@ fn said() -> Vec<String> {
             addresses: vec!["d0:1".to_owned()],
             has: vec![(pg, Some(view)), (PgId(301), None)],
         })),
+        hex(&encode(&ManagerCall::Committed)),
+        hex(&encode(&ManagerReply::Committed(MapVersion(300)))),
+        hex(&encode(&ManagerReply::NoQuorum)),
     ]
 }
 

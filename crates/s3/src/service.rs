@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_objects::{ObjectError, Objects};
+use larder_objects::Objects;
 use larder_types::{BucketName, CorsRules};
 
 use crate::auth::root_keys::RootKeys;
@@ -47,9 +47,7 @@ impl S3Service {
         let rules = Arc::clone(&store);
         let cors: Arc<Cors> = Arc::new(move |bucket| rules.cors(bucket));
         let buckets = Arc::clone(&store);
-        let has_bucket = Arc::new(move |bucket: &BucketName| {
-            !matches!(buckets.bucket(bucket), Err(ObjectError::NoSuchBucket))
-        });
+        let has_bucket = Arc::new(move |bucket: &BucketName| buckets.has_bucket(bucket));
         let operations: Arc<dyn Operations> = Arc::new(Gateway::new(store, named));
         let signatures = Signatures { root, domains, version_2, region };
         Ok(Self { operations, signatures, forms, cors, has_bucket, forwarder: None })

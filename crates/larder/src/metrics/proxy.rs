@@ -113,6 +113,16 @@ impl RoleMetrics for ProxyMetrics {
                 load(&counters.bucket_waits),
             ),
             (
+                "proxy_bucket_questions",
+                "Questions to the managers for buckets that were not known here",
+                load(&counters.bucket_questions),
+            ),
+            (
+                "proxy_bucket_questions_failed",
+                "Requests refused as the managers could not be asked for their bucket",
+                load(&counters.bucket_questions_failed),
+            ),
+            (
                 "proxy_failed_writes",
                 "Replicas that did not take a put's data",
                 load(&counters.failed_writes),

@@ -39,6 +39,10 @@ pub const MAP_FETCHES_MAX: usize = 4;
 pub const MAP_CHANGES_BYTES_MAX: usize = 1024 * 1024;
 /// Versions of the map of which a manager has the changes since, encoded, to share them among all who ask.
 pub const MAP_CHANGES_SHARED_MAX: usize = 64;
+/// Questions for the committed version of the map that wait at a manager. One confirmation answers all.
+pub const COMMITTED_ASKERS_MAX: usize = 4096;
+/// Milliseconds within which a manager answers such a question, or another is asked.
+pub const COMMITTED_ANSWER_MS: u64 = 1_000;
 
 const _: () = assert!(
     2 * MAP_PAGE_BYTES <= larder_net::limits::PAYLOAD_BYTES_MAX

@@ -52,13 +52,16 @@ pub const PROTOCOL_OBSERVED: u8 = 25;
 pub const PROTOCOL_ROOM: u8 = 26;
 /// First version in which managers tell the changes of their map, and a long map in pages.
 pub const PROTOCOL_MAP_CHANGES: u8 = 27;
+/// First version in which managers tell the committed version of their map, and that they have no quorum.
+pub const PROTOCOL_COMMITTED: u8 = 29;
 
 const _: () = assert!(
     PROTOCOL_REPORTS <= larder_net::limits::PROTOCOL_MAX,
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_MAP_CHANGES <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_COMMITTED <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_MAP_CHANGES < PROTOCOL_COMMITTED
         && PROTOCOL_ROOM < PROTOCOL_MAP_CHANGES
         && PROTOCOL_OBSERVED < PROTOCOL_ROOM
         && PROTOCOL_COUNTS < PROTOCOL_OBSERVED

@@ -32,6 +32,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::committed::committed;
 use super::fetch::{Fetch, FetchReply, FetchState, Held, Progress};
 use super::map_sources::{MapQuery, MapSources, longer};
 use super::{
@@ -242,6 +243,14 @@ impl Managers for ManagersClient {
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         self.known.propose(ManagerCall::Propose(command)).boxed()
+    }
+
+    fn committed(&self, deadline: Instant) -> BoxFuture<'_, Result<MapVersion, NotProposed>> {
+        async move {
+            let known = &self.known;
+            committed(&known.contacts, &known.map(), &known.leader, deadline).await
+        }
+        .boxed()
     }
 
     /// Sends to the presumed leader, and to others in turn, which forward it. A leader that has lost power keeps its

@@ -29,7 +29,7 @@ impl<R: RoleAccess> Proxy<R> {
             Ok(true) => return Err(ObjectError::BucketNotEmpty),
             Err(ObjectError::NoSuchBucket) => {
                 self.access.bucket_update(name, known).await;
-                return Err(self.bucket_deleted_or_changed(name, ObjectError::NoSuchBucket));
+                return self.bucket_deleted_or_changed(name, Err(ObjectError::NoSuchBucket)).await;
             }
             Err(error) => return Err(error),
         }

@@ -87,7 +87,7 @@ impl<R: RoleAccess> Proxy<R> {
         let page = self.page(Page::new(b'U', id, &request), after_upload, |_, value| {
             decode::<UploadRow>("upload row", value).ok()
         });
-        page.await.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
+        self.bucket_deleted_or_changed(bucket, page.await).await
     }
 
     async fn page<T: Send>(

@@ -262,7 +262,7 @@ impl<R: RoleAccess> Proxy<R> {
     /// Called when a primary reports the bucket deleted or being deleted. Returns when it may be asked again.
     ///
     /// # Errors
-    /// At the deadline, while the bucket of that name is still unknown.
+    /// At the deadline, while the bucket of that name is still unknown; as [`Objects::catch_up`].
     async fn await_bucket_update(
         &self,
         name: &BucketName,
@@ -275,6 +275,10 @@ impl<R: RoleAccess> Proxy<R> {
             return Err(unavailable(reason));
         }
         self.access.bucket_update(name, known).await;
+        // It may have been made anew after its deletion.
+        if !self.has_bucket(name) {
+            self.access.catch_up().await?;
+        }
         Ok(())
     }
 
@@ -300,11 +304,19 @@ impl<R: RoleAccess> Proxy<R> {
 
     /// Tells a bucket that is gone from one whose record changed on the way, such as one that was
     /// marked for deletion, found to have objects and is live again.
-    fn bucket_deleted_or_changed(&self, bucket: &BucketName, error: ObjectError) -> ObjectError {
-        match error {
-            ObjectError::NoSuchBucket if self.live(bucket).is_ok() => ObjectError::SlowDown,
-            error => error,
+    /// A record that is missing may be that of a bucket made anew: then the one before it was known here.
+    async fn bucket_deleted_or_changed<T>(
+        &self,
+        bucket: &BucketName,
+        made: Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        if !matches!(made, Err(ObjectError::NoSuchBucket)) {
+            return made;
         }
+        if !self.has_bucket(bucket) {
+            self.access.catch_up().await?;
+        }
+        if self.has_bucket(bucket) { Err(ObjectError::SlowDown) } else { made }
     }
 
     fn new_stream(&self) -> StreamId {
@@ -364,6 +376,14 @@ impl<R: RoleAccess> Objects for Proxy<R> {
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
         self.access.bucket(name, BucketRecord::clone).ok_or(ObjectError::NoSuchBucket)
+    }
+
+    fn has_bucket(&self, name: &BucketName) -> bool {
+        self.access.bucket(name, |_| ()).is_some()
+    }
+
+    async fn catch_up(&self) -> Result<(), ObjectError> {
+        self.access.catch_up().await
     }
 
     fn buckets(&self) -> Result<Vec<BucketRecord>, ObjectError> {
@@ -486,7 +506,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
         let begun = self.begin_upload(bucket, key, options).await;
-        begun.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
+        self.bucket_deleted_or_changed(bucket, begun).await
     }
 
     async fn upload(
@@ -503,7 +523,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
             }
             Err(error) => Err(error),
         };
-        found.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
+        self.bucket_deleted_or_changed(bucket, found).await
     }
 
     async fn put_part<B: PutBody>(
@@ -516,7 +536,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
     ) -> Result<PutDone, ObjectError> {
         let _request = self.clients.begin();
         let done = self.put_part_of((bucket, key), upload, number, body).await;
-        done.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
+        self.bucket_deleted_or_changed(bucket, done).await
     }
 
     async fn list_parts(
@@ -528,7 +548,7 @@ impl<R: RoleAccess> Objects for Proxy<R> {
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
         let listed = self.show_upload((bucket, key), upload, after, max).await;
-        listed.map_err(|error| self.bucket_deleted_or_changed(bucket, error))
+        self.bucket_deleted_or_changed(bucket, listed).await
     }
 
     async fn complete_upload(

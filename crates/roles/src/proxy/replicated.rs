@@ -57,7 +57,7 @@ impl<R: RoleAccess> Proxy<R> {
         made: Result<T, ObjectError>,
         op_of: impl FnOnce(&T) -> Option<OpSeq>,
     ) -> Result<T, ObjectError> {
-        let done = made.map_err(|error| self.bucket_deleted_or_changed(bucket, error))?;
+        let done = self.bucket_deleted_or_changed(bucket, made).await?;
         self.await_regions(bucket, key, op_of(&done)).await?;
         Ok(done)
     }

@@ -109,6 +109,14 @@ pub trait RoleAccess: Send + Sync + 'static {
         known: BucketSnapshot,
     ) -> impl Future<Output = ()> + Send;
 
+    /// Returns once every bucket is known here whose making was answered before, also through another proxy.
+    ///
+    /// # Errors
+    /// If the managers cannot be asked now.
+    fn catch_up(&self) -> impl Future<Output = Result<(), ObjectError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// All buckets, by name.
     fn buckets(&self) -> Vec<BucketRecord>;
 

@@ -120,6 +120,7 @@ impl<'r> CopyHeaders<'r> {
 
 impl Source {
     async fn open<O: Objects>(&self, gateway: &Gateway<O>) -> S3Result<Opened> {
+        gateway.await_bucket(&self.bucket).await?;
         let opened = gateway.store.open(&self.bucket, &self.key).await.map_err(from_store)?;
         match self.conditions.check(&opened.metax) {
             Ok(()) => Ok(opened),

@@ -97,6 +97,17 @@ impl<O: Objects> Gateway<O> {
         Self { store, region }
     }
 
+    /// Has the store catch up if it does not know a bucket: it may have been made through another machine a moment ago.
+    ///
+    /// # Errors
+    /// As [`Objects::catch_up`]; not if there is no such bucket.
+    pub(super) async fn await_bucket(&self, bucket: &BucketName) -> S3Result<()> {
+        match self.store.has_bucket(bucket) {
+            true => Ok(()),
+            false => self.store.catch_up().await.map_err(from_store),
+        }
+    }
+
     /// The upload that a request names. What is no id cannot be an upload's.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //!
 //! 1. A body that is put is verified before the store commits it, and a document before its operation begins. A body that an
 //!    operation has no use for, as of a DELETE, is not verified.
+//! 2. No request hears of a missing bucket before the store has caught up with what others were answered.
 //!
 //! | file | operations |
 //! |---|---|
@@ -55,8 +56,8 @@ pub(crate) trait Operations: Send + Sync {
     fn list_buckets(&self, request: &Parts) -> S3Result<Response<Body>>;
 }
 
-impl<O: Objects> Operations for Gateway<O> {
-    fn call(&self, operation: Op, request: Request) -> BoxFuture<'_, S3Result<Response<Body>>> {
+impl<O: Objects> Gateway<O> {
+    fn operate(&self, operation: Op, request: Request) -> BoxFuture<'_, S3Result<Response<Body>>> {
         match operation {
             Op::AbortMultipartUpload => Box::pin(upload::abort(self, request)),
             Op::CompleteMultipartUpload => Box::pin(upload::complete(self, request)),
@@ -95,6 +96,18 @@ impl<O: Objects> Operations for Gateway<O> {
             Op::UploadPart => Box::pin(upload::part(self, request)),
             Op::UploadPartCopy => Box::pin(copy::part(self, request)),
         }
+    }
+}
+
+impl<O: Objects> Operations for Gateway<O> {
+    fn call(&self, operation: Op, request: Request) -> BoxFuture<'_, S3Result<Response<Body>>> {
+        if operation == Op::CreateBucket || self.store.has_bucket(&request.bucket) {
+            return self.operate(operation, request);
+        }
+        Box::pin(async move {
+            self.await_bucket(&request.bucket).await?;
+            self.operate(operation, request).await
+        })
     }
 
     fn list_buckets(&self, request: &Parts) -> S3Result<Response<Body>> {

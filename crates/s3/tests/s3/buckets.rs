@@ -1,8 +1,10 @@
 //! Buckets.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use larder_s3::{GatewayOptions, ServerOptions};
+use larder_types::BucketName;
 
 use crate::client::Server;
 
@@ -85,4 +87,49 @@ async fn tags_of_a_new_bucket_are_refused() {
         server.put("/bkt", xml).await.refused(501, "NotImplemented");
     }
     server.head("/bkt").await.expect(404);
+}
+
+fn made_elsewhere(server: &Server, name: &str) {
+    server.store.elsewhere.lock().unwrap().push(BucketName::new(name).unwrap());
+}
+
+#[tokio::test]
+async fn no_operation_misses_a_bucket_that_another_machine_has_just_made() {
+    let server = Server::start().await;
+    for (number, key) in ["?location", "?list-type=2", "?cors", "?uploads", "/k"].iter().enumerate()
+    {
+        made_elsewhere(&server, &format!("got{number}"));
+        let answer = server.get(&format!("/got{number}{key}")).await;
+        assert!(!answer.text().contains("NoSuchBucket"), "{key}: {}", answer.text());
+    }
+    made_elsewhere(&server, "headed");
+    server.head("/headed").await.expect(200);
+    made_elsewhere(&server, "put");
+    server.put("/put/k", "x").await.expect(200);
+    made_elsewhere(&server, "deleted");
+    server.delete("/deleted").await.expect(204);
+    assert_eq!(server.store.catch_ups.load(Ordering::Relaxed), 8);
+    server.get("/put/k").await.expect(200);
+    server.put("/made", "").await.expect(200);
+    assert_eq!(server.store.catch_ups.load(Ordering::Relaxed), 8, "known, or made here");
+}
+
+#[tokio::test]
+async fn a_bucket_is_missing_only_once_the_store_has_caught_up() {
+    let server = Server::start().await;
+    server.get("/none/k").await.refused(404, "NoSuchBucket");
+    server.store.is_cut_off.store(true, Ordering::Relaxed);
+    server.get("/none/k").await.refused(503, "ServiceUnavailable");
+    server.head("/none").await.expect(503);
+    server.store.is_cut_off.store(false, Ordering::Relaxed);
+    made_elsewhere(&server, "none");
+    server.get("/none/k").await.refused(404, "NoSuchKey");
+}
+
+#[tokio::test]
+async fn a_copys_source_may_be_in_a_bucket_that_another_machine_has_just_made() {
+    let server = Server::bucket().await;
+    made_elsewhere(&server, "source");
+    let copy = server.ask("PUT", "/bkt/copy").header("x-amz-copy-source", "/source/k");
+    copy.send().await.refused(404, "NoSuchKey");
 }

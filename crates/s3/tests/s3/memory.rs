@@ -57,6 +57,12 @@ pub struct Memory {
     pub damaged: AtomicBool,
     /// True if reads of several pieces end with an error in place of the last.
     pub breaks_off: AtomicBool,
+    /// Buckets that were made through another machine, and are known here after the next catch-up.
+    pub elsewhere: Mutex<Vec<BucketName>>,
+    /// True if it cannot catch up.
+    pub is_cut_off: AtomicBool,
+    /// Times that it was to catch up.
+    pub catch_ups: AtomicUsize,
     /// True if it links.
     pub links: AtomicBool,
     /// True if it takes no appends.
@@ -210,6 +216,18 @@ impl Objects for Memory {
         };
         buckets.insert(name.clone(), bucket);
         Ok(record)
+    }
+
+    async fn catch_up(&self) -> Result<(), ObjectError> {
+        self.catch_ups.fetch_add(1, Ordering::Relaxed);
+        if self.is_cut_off.load(Ordering::Relaxed) {
+            return Err(ObjectError::Unavailable { reason: "the managers are away".to_owned() });
+        }
+        let made = std::mem::take(&mut *self.elsewhere.lock().unwrap());
+        for name in made {
+            self.create_bucket(&name, None).await?;
+        }
+        Ok(())
     }
 
     async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {

@@ -2,11 +2,25 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_protocol::manager::quorum::Members;
+use larder_types::ServerId;
+
 use crate::breakdown::ByKind;
 use crate::wire::{ManagerCall, ManagerMessageIn};
 
+/// A manager's knowledge of the quorum.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QuorumStatus {
+    /// True if it leads.
+    pub leads: bool,
+    /// The manager that leads, if that is known.
+    pub leader: Option<ServerId>,
+    /// The managers.
+    pub members: Members,
+}
+
 /// Names of the kinds of requests and messages, in the order of their counts.
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "map",
     "propose",
     "issue_token",
@@ -18,6 +32,7 @@ const KINDS: [&str; 11] = [
     "observed",
     "beat",
     "map_page",
+    "committed",
 ];
 
 /// Requests and messages to a manager by kind, refused ones included.
@@ -33,6 +48,7 @@ impl ManagerRequests {
             ManagerCall::Authority => 3,
             ManagerCall::Observed => 8,
             ManagerCall::MapPage(_) => 10,
+            ManagerCall::Committed => 11,
         });
     }
 
@@ -141,6 +157,7 @@ mod tests {
             (0..count).for_each(|_| requests.note_request(request));
         }
         requests.note_request(&ManagerCall::Observed);
+        (0..10).for_each(|_| requests.note_request(&ManagerCall::Committed));
         (0..9).for_each(|lv| requests.note_request(&ManagerCall::MapPage(MapPlace::Lv(LvId(lv)))));
         let (server, boot) = (ServerId(4), BootId(7));
         let (led, beside) = (Vec::new(), Vec::new());
@@ -168,6 +185,7 @@ mod tests {
             ("observed", 1),
             ("beat", 8),
             ("map_page", 9),
+            ("committed", 10),
         ];
         assert_eq!(seen, expected);
     }

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::counts::ManagerCounts;
+use super::counts::{ManagerCounts, QuorumStatus};
 use super::error::ManagerError;
 use super::maps::{Published, Publisher};
-use super::member::{Member, MemberEffect, QuorumStatus};
+use super::member::{Member, MemberEffect};
 use crate::inbox::InboxReceiver;
 use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_EARLY_MS, MANAGER_TICK_MS};
 use crate::managers::Contacts;
@@ -32,7 +32,7 @@ use crate::wire::{
     ProxyMessage, ProxyService,
 };
 
-/// The responder of a proposal, which waits for its outcome.
+/// The responder of a proposal or of a question that waits for its outcome.
 pub(super) type Requester = Responder<ManagerService>;
 
 /// An input of a manager from outside.
@@ -47,6 +47,8 @@ pub(super) enum Input {
     HandedBack(ServerId, ManagerMessage),
     /// A command to be agreed on.
     Propose(Command, Requester),
+    /// A question for the committed version of the map.
+    Committed(Requester),
 }
 
 /// The route of a server's message.
@@ -141,6 +143,7 @@ impl Driver {
                 Ok(())
             }
             Input::Propose(command, requester) => self.member.propose(&command, requester),
+            Input::Committed(requester) => self.member.ask_committed(requester),
         }
     }
 

@@ -60,7 +60,7 @@ impl Handler<ManagerService> for ManagerHandler {
             ManagerCall::Propose(command) => {
                 let subject = &from.subject;
                 if may_propose(subject, &command) && !self.was_removed(subject.server) {
-                    return self.propose(command, responder);
+                    return self.put(Input::Propose(command, responder));
                 }
                 tracing::warn!(%from, ?command, "refused a proposal that the server may not make");
                 responder.answer(&ManagerReply::NotAllowed, Bytes::new());
@@ -84,6 +84,10 @@ impl Handler<ManagerService> for ManagerHandler {
             ManagerCall::Observed if self.was_removed(from.subject.server) => {
                 responder.answer(&ManagerReply::NotAllowed, Bytes::new());
             }
+            ManagerCall::Committed if self.was_removed(from.subject.server) => {
+                responder.answer(&ManagerReply::NotAllowed, Bytes::new());
+            }
+            ManagerCall::Committed => self.put(Input::Committed(responder)),
             ManagerCall::Observed => {
                 let now = self.observed.now(uptime_ms());
                 responder.answer(&ManagerReply::Observed, encode(&now).into());
@@ -214,13 +218,13 @@ impl ManagerHandler {
         }
     }
 
-    fn propose(&self, command: Command, responder: Responder<ManagerService>) {
-        let (reply, input) = match self.inbox.put(Input::Propose(command, responder)) {
+    fn put(&self, input: Input) {
+        let (reply, input) = match self.inbox.put(input) {
             Ok(()) => return,
             Err(InboxError::Full(input)) => (ManagerReply::Busy, input),
             Err(InboxError::Over(input)) => (ManagerReply::NotLeader(None), input),
         };
-        if let Input::Propose(_, responder) = input {
+        if let Input::Propose(_, responder) | Input::Committed(responder) = input {
             responder.answer(&reply, Bytes::new());
         }
     }

@@ -26,19 +26,19 @@ use larder_protocol::manager::policy::{
     ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
 };
 use larder_protocol::manager::quorum::{
-    Item, LogIndex, LogWrite, MemberChange, Members, ProposalEnd, Quorum, QuorumEffect,
-    QuorumEvent, QuorumMessage, Ticket,
+    LogIndex, LogWrite, MemberChange, ProposalEnd, Quorum, QuorumEffect, QuorumEvent,
+    QuorumMessage, Ticket,
 };
 use larder_protocol::manager::state::{Applied, Command, MapVersion, ServerState, Topology};
-use larder_protocol::validation::{Validated, check};
 use larder_types::codec::{decode, encode};
 use larder_types::{BootId, ServerId};
 
-use super::counts::ManagerStatus;
+use super::committed::CommittedQuestions;
+use super::counts::{ManagerStatus, QuorumStatus};
 use super::disk::{PATH, QuorumDisk};
 use super::error::ManagerError;
 use super::membership::next_change;
-use super::releases::Releases;
+use super::releases::{Releases, check_commands};
 use super::routes::ServerRoutes;
 use crate::limits::{BESIDE_MAX, PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
 use crate::planted::{Bug, has};
@@ -55,19 +55,8 @@ pub(super) enum MemberEffect<A> {
     HandOn(ServerId, ServerId, ServerMessage),
     /// Have another manager forward a message to a server (the second id); may be lost.
     HandBack(ServerId, ServerId, ManagerMessage),
-    /// Answer a proposal.
+    /// Answer a proposal, or a question for the committed version.
     Answer(A, ManagerReply),
-}
-
-/// A manager's knowledge of the quorum.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct QuorumStatus {
-    /// True if it leads.
-    pub leads: bool,
-    /// The manager that leads, if that is known.
-    pub leader: Option<ServerId>,
-    /// The managers.
-    pub members: Members,
 }
 
 /// The proposer of a command, which gets the outcome.
@@ -98,6 +87,7 @@ pub(super) struct Member<A> {
     events: VecDeque<QuorumEvent>,
     tickets: u64,
     proposers: BTreeMap<Ticket, Proposer<A>>,
+    committed_questions: CommittedQuestions<A>,
     /// The outcome of the command that was applied last.
     latest: Option<(LogIndex, Applied)>,
     /// A snapshot is due once all effects of the step are carried out.
@@ -160,6 +150,7 @@ impl<A> Member<A> {
             events: VecDeque::new(),
             tickets: 0,
             proposers: BTreeMap::new(),
+            committed_questions: CommittedQuestions::default(),
             latest: None,
             snapshot_due: false,
             changing: false,
@@ -229,6 +220,9 @@ impl<A> Member<A> {
     /// Acts on the time that has passed.
     pub(super) fn tick(&mut self) -> Result<(), ManagerError> {
         self.take(QuorumEvent::Tick)?;
+        if !self.is_led() {
+            self.give_up_questions();
+        }
         if std::mem::take(&mut self.timeline_due) && self.leads() {
             self.begin_timeline();
         }
@@ -349,6 +343,50 @@ impl<A> Member<A> {
         self.take(QuorumEvent::Propose(ticket, encode(command).into()))
     }
 
+    /// Tells the version of the map that has every command that was answered before, if this manager leads.
+    pub(super) fn ask_committed(&mut self, requester: A) -> Result<(), ManagerError> {
+        let answer = match self.leads() && self.is_led() {
+            true => self.committed_questions.ask(requester).map_err(|it| (it, ManagerReply::Busy)),
+            false => Err((requester, self.not_leader())),
+        };
+        self.out.extend(answer.err().map(|(it, reply)| MemberEffect::Answer(it, reply)));
+        self.begin_confirmation();
+        self.settle()
+    }
+
+    fn begin_confirmation(&mut self) {
+        if let Some(ticket) = self.committed_questions.begin(self.map.version) {
+            self.events.push_back(QuorumEvent::Confirm(ticket));
+        }
+    }
+
+    /// A majority follows this manager since the question of this ticket.
+    fn confirmed(&mut self, ticket: Ticket) {
+        let Some((version, askers)) = self.committed_questions.confirmed(ticket) else {
+            return self.consider(PolicyEvent::Confirmed(ticket));
+        };
+        assert!(self.map.version >= version, "the map never goes back");
+        let answer = |asker| MemberEffect::Answer(asker, ManagerReply::Committed(version));
+        self.out.extend(askers.into_iter().map(answer));
+        self.begin_confirmation();
+    }
+
+    fn give_up_questions(&mut self) {
+        let reply = self.not_leader();
+        let askers = self.committed_questions.give_up().into_iter();
+        self.out.extend(askers.map(|asker| MemberEffect::Answer(asker, reply.clone())));
+    }
+
+    /// The answer of a manager that does not lead.
+    fn not_leader(&self) -> ManagerReply {
+        match self.is_led() {
+            true => {
+                ManagerReply::NotLeader(self.quorum.leader().filter(|leader| *leader != self.me))
+            }
+            false => ManagerReply::NoQuorum,
+        }
+    }
+
     /// See [`Bug::AnswersUnagreed`].
     fn answer_unagreed(&mut self, command: &Command, requester: A) -> Ticket {
         let mut map = self.map.clone();
@@ -445,10 +483,11 @@ impl<A> Member<A> {
                 }
                 QuorumEffect::Deposed(term) => {
                     tracing::info!(term = term.0, "this manager is no longer the leader");
+                    self.give_up_questions();
                     self.consider(PolicyEvent::Deposed);
                 }
                 QuorumEffect::Decided(ticket, end) => self.decided(ticket, end),
-                QuorumEffect::Confirmed(ticket) => self.consider(PolicyEvent::Confirmed(ticket)),
+                QuorumEffect::Confirmed(ticket) => self.confirmed(ticket),
                 QuorumEffect::Halt(why) => return Err(ManagerError::Halted(why)),
             }
         }
@@ -554,15 +593,4 @@ impl<A> Member<A> {
             }
         }
     }
-}
-
-/// Checks that this release can decode the commands of a message: one that it cannot would end every manager once agreed on.
-fn check_commands(said: &QuorumMessage) -> Validated {
-    let QuorumMessage::Append { entries, .. } = said else { return Ok(()) };
-    let is_command = |item: &Item| match item {
-        Item::Command(command) => decode::<Command>("a command", command).is_ok(),
-        Item::Term | Item::Members(_) => true,
-    };
-    let all = entries.items.iter().all(|(_, item)| is_command(item));
-    check(all, "a command that this release does not know")
 }

@@ -10,6 +10,7 @@
 //! | file | what |
 //! |---|---|
 //! | `member.rs` | quorum, map and policy as one, without connections |
+//! | `committed.rs` | questions for the version of the map that is committed |
 //! | `membership.rs` | changes of the quorum's members, and the managers' addresses |
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
 //! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, its inputs, and the maps for askers |
@@ -31,6 +32,7 @@
 
 mod authority;
 mod begin;
+mod committed;
 mod counts;
 mod disk;
 mod driver;
@@ -59,7 +61,7 @@ use larder_types::ServerId;
 use tokio::sync::watch;
 
 pub(crate) use begin::{LogStart, before, begin_log, forget_tokens_of, has_taken, map_in_log};
-pub use counts::{ManagerCounts, ManagerRequests};
+pub use counts::{ManagerCounts, ManagerRequests, QuorumStatus};
 pub(crate) use disk::PATH;
 pub use disk::PATH as LOG_FILE;
 pub use error::ManagerError;
@@ -68,7 +70,6 @@ pub(crate) use found::Founder;
 pub use found::{Founding, found};
 pub(crate) use join::make_log;
 pub use join::manager_identity_in;
-pub use member::QuorumStatus;
 pub(crate) use tokens::{add_token, admission_of};
 
 use crate::directory::LOCK_FILE;

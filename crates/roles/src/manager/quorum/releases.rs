@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 
 use larder_net::limits::PROTOCOL_MIN;
-use larder_protocol::manager::quorum::Members;
+use larder_protocol::manager::quorum::{Item, Members, QuorumMessage};
 use larder_protocol::manager::state::Command;
+use larder_protocol::validation::{Validated, check};
 use larder_types::ServerId;
+use larder_types::codec::decode;
 
 use crate::limits::{
     BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS,
@@ -140,4 +142,15 @@ fn since(command: &Command) -> u8 {
         Command::RotateRoot(..) | Command::RetireRoot(_) => PROTOCOL_ROOT_KEYS,
         Command::BeginTimeline(_) => PROTOCOL_TIMELINES,
     }
+}
+
+/// Checks that this release can decode the commands of a message: one that it cannot would end every manager once agreed on.
+pub(super) fn check_commands(said: &QuorumMessage) -> Validated {
+    let QuorumMessage::Append { entries, .. } = said else { return Ok(()) };
+    let is_command = |item: &Item| match item {
+        Item::Command(command) => decode::<Command>("a command", command).is_ok(),
+        Item::Term | Item::Members(_) => true,
+    };
+    let all = entries.items.iter().all(|(_, item)| is_command(item));
+    check(all, "a command that this release does not know")
 }

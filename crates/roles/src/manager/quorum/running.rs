@@ -11,13 +11,13 @@ use larder_net::{Endpoint, ListenSocket, Listener, Services};
 use larder_types::{BootId, ClusterId, ServerId};
 use tokio::sync::{oneshot, watch};
 
-use super::counts::ManagerCounts;
+use super::counts::{ManagerCounts, QuorumStatus};
 use super::disk::QuorumDisk;
 use super::driver::{Driver, LedAt, PeerConnections};
 use super::error::ManagerError;
 use super::handler::ManagerHandler;
 use super::maps::{Maps, maps};
-use super::member::{Member, QuorumStatus};
+use super::member::Member;
 use super::membership::named_in;
 use super::tokens::{Admitted, Issuer, TokenBook};
 use crate::inbox::inbox;

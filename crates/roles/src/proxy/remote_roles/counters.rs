@@ -9,6 +9,10 @@ pub struct ProxyCounters {
     pub retries: AtomicU64,
     /// Keys and lists of a bucket that a primary knew to be gone, or being deleted, before this proxy did.
     pub bucket_waits: AtomicU64,
+    /// Questions to the managers before a client was told that there is no such bucket.
+    pub bucket_questions: AtomicU64,
+    /// Requests that were refused as such a question could not be answered.
+    pub bucket_questions_failed: AtomicU64,
     /// Replicas that did not take a put's data.
     pub failed_writes: AtomicU64,
     /// Replicas that did not give the bytes asked for, or gave wrong ones.

@@ -11,7 +11,7 @@
 //! | `single_flight.rs` | reads of the same bytes at once are one |
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
 //! | `regional.rs` | journals and kept keys, for other regions |
-//! | `buckets.rs`, `session.rs` | what the managers are asked |
+//! | `buckets.rs`, `session.rs`, `catch_up.rs` | what the managers are asked |
 //! | `unavailable_pgs.rs` | deadlines of requests that cannot be served now |
 //! | `sim/`, `planted.rs` | all of this under one seed, and faults for that to find |
 //!
@@ -24,6 +24,7 @@
 
 mod buckets;
 mod calling;
+mod catch_up;
 mod copies;
 mod counters;
 mod detector;
@@ -83,6 +84,7 @@ use crate::requests::Requests;
 use crate::ticket::Settled;
 use crate::wire::{DataService, MetaCall, MetaReply, Position, ProxyService, RemotePart};
 use calling::Calling;
+use catch_up::CatchUp;
 use copies::Certainty;
 pub use counters::ProxyCounters;
 use counters::count;
@@ -125,6 +127,7 @@ pub struct RemoteRoles {
     primaries: Arc<Primaries>,
     replicas: Arc<Replicas>,
     locations: Locations,
+    catch_up: Arc<CatchUp>,
     me: ServerId,
     /// This run, as the managers name it where it is the gateway to other regions.
     gateway: GatewayRecord,
@@ -169,6 +172,7 @@ impl RemoteRoles {
         Self {
             replicas: Arc::new(replicas),
             locations: Locations::default(),
+            catch_up: CatchUp::new(managers.clone(), primaries.clone()),
             me,
             gateway: GatewayRecord { server: me, boot },
             proxies: Peers::new(&endpoint),
@@ -245,6 +249,10 @@ impl RoleAccess for RemoteRoles {
         count(&self.counters().bucket_waits);
         let look = |map: &Topology| known.is_passed(map.buckets.get(name)).then_some(());
         let _news = found(&*self.managers, Instant::now() + MAP_LATE_MAX, look).await;
+    }
+
+    async fn catch_up(&self) -> Result<(), ObjectError> {
+        self.catch_up.caught_up().await
     }
 
     fn buckets(&self) -> Vec<BucketRecord> {

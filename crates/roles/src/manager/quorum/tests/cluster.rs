@@ -299,3 +299,25 @@ async fn a_follower_manager_forwards_servers_messages() {
     let map = until(client, "moved again", |map| map.servers[&server].addresses == moved).await;
     assert_ne!(map.servers[&ServerId(0)].boot, BootId(5));
 }
+
+#[tokio::test]
+async fn any_client_learns_what_is_committed_and_nobody_without_a_quorum() {
+    let mut managers = three().await;
+    let soon = || Instant::now() + Duration::from_secs(30);
+    for (number, (_, manager)) in managers.iter().enumerate() {
+        create_bucket(manager, &format!("bucket{number}")).await;
+        let made = manager.managers().map().buckets.len();
+        for (_, other) in &managers {
+            let version = other.managers().committed(soon()).await.unwrap();
+            let map = until(other.managers(), "caught up", |map| map.version >= version).await;
+            assert!(map.buckets.len() > number && made > number, "{number}");
+        }
+    }
+    let (_dir, left) = managers.pop().unwrap();
+    for (_, manager) in managers {
+        manager.stop().await.unwrap();
+    }
+    let soon = Instant::now() + Duration::from_secs(2);
+    let told = left.managers().committed(soon).await;
+    assert_eq!(told, Err(NotProposed::NoLeader));
+}

@@ -354,3 +354,31 @@ fn managers_that_are_up_learn_then_vote_and_removed_ones_go_first() {
     let all: Vec<u32> = (0..MANAGERS_MAX as u32).collect();
     assert_eq!(next_change(&map, &members(&all, &[])), None, "there are enough");
 }
+
+#[test]
+fn a_leader_tells_what_was_committed_before_the_question() {
+    let disk = SimDisk::new(1, 1 << 24);
+    let mut member = founded(&disk);
+    member.ask_committed(7).unwrap();
+    member.write().unwrap();
+    let version = member.map().version;
+    let answers: Vec<_> = member.effects().collect();
+    assert_eq!(answers, [MemberEffect::Answer(7, ManagerReply::Committed(version))]);
+    assert_eq!(agree(&mut member, &Command::SetDraining(ME, true)), Ok(Outcome::Done));
+    member.ask_committed(8).unwrap();
+    member.ask_committed(9).unwrap();
+    let later = member.map().version;
+    assert!(later > version);
+    let told = |asker| MemberEffect::Answer(asker, ManagerReply::Committed(later));
+    assert_eq!(member.effects().collect::<Vec<_>>(), [told(8), told(9)]);
+}
+
+#[test]
+fn a_manager_without_a_leader_says_that_it_has_no_quorum() {
+    let disk = SimDisk::new(1, 1 << 24);
+    drop(founded(&disk));
+    let mut member = Member::restore(ME, log(&disk), 2, 0).unwrap();
+    member.ask_committed(7).unwrap();
+    let answers: Vec<_> = member.effects().collect();
+    assert_eq!(answers, [MemberEffect::Answer(7, ManagerReply::NoQuorum)]);
+}

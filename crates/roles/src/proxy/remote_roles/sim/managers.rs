@@ -13,7 +13,7 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, BucketId, Epoch, LvId, PgId, ServerId, SessionId, View};
 use parking_lot::Mutex;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{DATA, METAS, PGS, PROXIES, SimRng, address};
 use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
@@ -236,6 +236,13 @@ impl Managers for RecordingManagers {
     }
 
     fn note_newer_map(&self, _: MapVersion) {}
+
+    fn committed(&self, _: Instant) -> BoxFuture<'_, Result<MapVersion, NotProposed>> {
+        Box::pin(async {
+            sleep(self.agreed.sim_rng.ms(10)).await;
+            Ok(self.agreed.map.lock().version)
+        })
+    }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(proposed(&self.agreed.sim_rng, || self.agreed.apply(command)))

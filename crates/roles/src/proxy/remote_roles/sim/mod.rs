@@ -12,6 +12,7 @@
 //! 3. When nothing fails any more, nothing is left: no open put, request, permit, or read that is waited for.
 //! 4. The same seed makes the same run, to each byte that arrives and when.
 
+mod buckets;
 mod clients;
 mod cluster;
 mod data;
@@ -122,6 +123,8 @@ struct Ran {
     done: u64,
     longest: Duration,
     buckets_deleted: u64,
+    /// Buckets that a proxy knew only once it had caught up with the managers.
+    buckets_caught_up: u64,
     /// Counters of all proxies: what the seed met.
     retries: u64,
     begun_anew: u64,
@@ -141,6 +144,7 @@ impl Ran {
         self.done += other.done;
         self.longest = self.longest.max(other.longest);
         self.buckets_deleted += other.buckets_deleted;
+        self.buckets_caught_up += other.buckets_caught_up;
         self.retries += other.retries;
         self.begun_anew += other.begun_anew;
         self.hedged += other.hedged;

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::super::ProxyCounters;
+use super::buckets::BucketMaker;
 use super::clients::{Calls, Client};
 use super::managers::BOOT;
 use super::{ClusterConfig, ClusterProxy, PROXIES, Ran, SimRng, subject};
@@ -48,6 +49,9 @@ pub(super) struct Proxies {
     endpoints: Vec<Arc<Endpoint>>,
     bucket: BucketName,
     remakes: bool,
+    /// A task makes further buckets.
+    makes_buckets: bool,
+    caught_up: Arc<AtomicU64>,
     /// Questions for a newer map that each always has under way.
     map_requests: u64,
     calls: Arc<Mutex<Calls>>,
@@ -75,7 +79,18 @@ impl Proxies {
         }
         let bucket = BucketName::new("bucket").expect("it is a name");
         let (sim_rng, findings, calls) = (sim_rng.clone(), findings.clone(), Arc::default());
-        Self { sim_rng, findings, all, endpoints, bucket, remakes: false, map_requests: 0, calls }
+        Self {
+            sim_rng,
+            findings,
+            all,
+            endpoints,
+            bucket,
+            remakes: false,
+            makes_buckets: false,
+            caught_up: Arc::default(),
+            map_requests: 0,
+            calls,
+        }
     }
 
     /// Has all know the bucket, with a policy of writes that is drawn.
@@ -100,6 +115,20 @@ impl Proxies {
         self.remakes = true;
     }
 
+    /// Has buckets be made through some proxies and looked for through others.
+    pub(super) fn make_buckets(&mut self) {
+        self.makes_buckets = true;
+    }
+
+    fn bucket_maker(&self) -> BucketMaker {
+        BucketMaker {
+            sim_rng: self.sim_rng.clone(),
+            findings: self.findings.clone(),
+            proxies: self.all.clone(),
+            caught_up: self.caught_up.clone(),
+        }
+    }
+
     /// Has the managers be asked over their connections.
     pub(super) fn request_maps(&mut self) {
         self.map_requests = 1;
@@ -120,6 +149,9 @@ impl Proxies {
     /// Has clients call until each has made its calls.
     pub(super) async fn serve_clients(&self) {
         let mut clients = JoinSet::new();
+        if self.makes_buckets {
+            clients.spawn(self.bucket_maker().run());
+        }
         for number in 0..self.all.len() {
             for _ in 0..1 + self.sim_rng.below(3) {
                 clients.spawn(self.client(number).run());
@@ -178,6 +210,7 @@ impl Proxies {
         };
         (ran.calls, ran.done, ran.longest) = (calls.asked, calls.done, calls.longest);
         ran.buckets_deleted = calls.buckets_deleted;
+        ran.buckets_caught_up = self.caught_up.load(Ordering::Relaxed);
         ran.retries = sum(|counters| &counters.retries);
         ran.begun_anew = sum(|counters| &counters.begun_anew);
         ran.hedged = sum(|counters| &counters.reads_hedged);

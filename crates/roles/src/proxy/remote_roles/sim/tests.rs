@@ -45,6 +45,7 @@ pub(super) fn print_summary(what: &str, ran: &Ran) {
     println!("{what}: {calls} calls, {done} answers, in {took:.1?}, the longest {longest:.1?}");
     let Ran {
         buckets_deleted,
+        buckets_caught_up,
         retries,
         begun_anew,
         hedged,
@@ -56,7 +57,7 @@ pub(super) fn print_summary(what: &str, ran: &Ran) {
         ..
     } = ran;
     println!(
-        "  {} pieces, {buckets_deleted} buckets deleted, {retries} retries, {begun_anew} begun anew, {hedged} hedged, {joined} joined, {located} read where they lay and {located_used} of them of use, {mismatches} mismatches, {lost_sessions} sessions lost",
+        "  {} pieces, {buckets_deleted} buckets deleted, {buckets_caught_up} caught up with, {retries} retries, {begun_anew} begun anew, {hedged} hedged, {joined} joined, {located} read where they lay and {located_used} of them of use, {mismatches} mismatches, {lost_sessions} sessions lost",
         delivered.len(),
     );
 }

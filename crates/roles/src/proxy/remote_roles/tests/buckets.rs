@@ -2,11 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
+use futures::FutureExt;
+use futures::future::join_all;
 use larder_objects::{ListRequest, ObjectError, Objects};
 use larder_protocol::manager::state::{Command, Outcome};
-use larder_types::{BucketRecord, CorsMethod, CorsRule, CorsRules, Epoch, ObjectKey};
+use larder_types::{BucketName, BucketRecord, CorsMethod, CorsRule, CorsRules, Epoch, ObjectKey};
+use tokio::time::Instant;
 
 use super::{Cluster, soon};
+use crate::limits::BUCKET_QUESTION_PAUSE;
 use crate::proxy::role_access::RoleAccess;
 
 impl Cluster {
@@ -155,4 +159,94 @@ async fn cors_rules_are_agreed_on_and_shown_when_they_are_said_to_be_set() {
     cluster.delete_unseen();
     let refused = soon(cluster.proxy.set_cors(name, rules)).await;
     assert_eq!(refused, Err(ObjectError::NoSuchBucket));
+}
+
+impl Cluster {
+    /// Makes a bucket through another proxy; this one does not hear of it.
+    fn make_unseen(&self, name: &str) -> BucketName {
+        let name = BucketName::new(name).expect("it is a name");
+        self.world.managers.agree(Command::CreateBucket(name.clone(), None, 0));
+        name
+    }
+
+    fn questions(&self) -> u64 {
+        self.proxy.counters().bucket_questions.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_made_through_another_proxy_is_there_once_this_one_has_caught_up() {
+    let cluster = Cluster::begin().await;
+    let name = cluster.make_unseen("elsewhere");
+    assert!(!cluster.proxy.has_bucket(&name));
+    let (caught_up, ()) = tokio::join!(soon(cluster.proxy.catch_up()), async {
+        while cluster.questions() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!cluster.proxy.has_bucket(&name), "the map is still on its way");
+        cluster.world.managers.publish();
+    });
+    assert_eq!(caught_up, Ok(()));
+    assert!(cluster.proxy.has_bucket(&name));
+    assert_eq!(cluster.questions(), 1);
+}
+
+#[tokio::test]
+async fn a_bucket_made_anew_is_not_missing_while_only_its_deletion_is_known() {
+    let cluster = Cluster::begin().await;
+    let (name, key) = (&cluster.bucket.name, key());
+    cluster.delete_unseen();
+    let managers = &cluster.world.managers;
+    let (found, anew) = tokio::join!(soon(cluster.proxy.open(name, &key)), async {
+        tokio::task::yield_now().await;
+        managers.publish();
+        // Made anew and answered, before the proxy has looked at the map without it.
+        let make = Command::CreateBucket(name.clone(), None, 0);
+        let Outcome::Bucket(anew) = managers.agree(make) else { panic!("no bucket") };
+        cluster.world.index.lock().show(anew.id, &key);
+        while cluster.questions() == 0 {
+            tokio::task::yield_now().await;
+        }
+        managers.publish();
+        anew
+    });
+    assert_eq!(found.map(|opened| opened.bucket), Ok(anew.id));
+}
+
+#[tokio::test]
+async fn many_requests_for_unknown_buckets_are_few_questions() {
+    let cluster = Cluster::begin().await;
+    let rounds = 5;
+    let begun = Instant::now();
+    for _ in 0..rounds {
+        // All but the first that is polled come before that one's question begins, or share the next.
+        let all = join_all((0..1000).map(|_| cluster.proxy.catch_up()));
+        assert!(soon(all).await.iter().all(Result::is_ok));
+    }
+    let questions = cluster.questions();
+    assert!((rounds..=2 * rounds).contains(&questions), "{questions}");
+    let shortest = BUCKET_QUESTION_PAUSE * (questions - 1) as u32;
+    assert!(begun.elapsed() >= shortest, "{questions} questions in {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn callers_that_go_away_hold_up_no_question() {
+    let cluster = Cluster::begin().await;
+    for _ in 0..3 {
+        let caller = cluster.proxy.catch_up().now_or_never();
+        assert_eq!(caller, None, "the managers take a moment");
+    }
+    assert_eq!(soon(cluster.proxy.catch_up()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn no_bucket_is_called_missing_while_the_managers_cannot_be_asked() {
+    let cluster = Cluster::begin().await;
+    cluster.world.managers.has_no_leader.store(true, Ordering::Relaxed);
+    let refused = soon(cluster.proxy.catch_up()).await;
+    assert!(matches!(refused, Err(ObjectError::Unavailable { .. })), "{refused:?}");
+    let failed = &cluster.proxy.counters().bucket_questions_failed;
+    assert_eq!(failed.load(Ordering::Relaxed), 1);
+    cluster.world.managers.has_no_leader.store(false, Ordering::Relaxed);
+    assert_eq!(soon(cluster.proxy.catch_up()).await, Ok(()));
 }

@@ -13,6 +13,7 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, BucketId, Epoch, LvId, PgId, ServerId, SessionId, View};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
 
@@ -28,6 +29,8 @@ pub(super) struct FakeManagers {
     pub(super) unheard: Mutex<u32>,
     /// True if one of them knows no command of this release.
     pub(super) has_older: AtomicBool,
+    /// True if no manager leads, as far as a question finds.
+    pub(super) has_no_leader: AtomicBool,
     /// The commands that were proposed, whatever came of them.
     pub(super) proposed: Mutex<Vec<Command>>,
     /// Sessions to come that are closed before the proxy sees them.
@@ -44,6 +47,7 @@ impl FakeManagers {
             versions: Versions::new(MapVersion(0)),
             unheard: Mutex::new(0),
             has_older: AtomicBool::new(false),
+            has_no_leader: AtomicBool::new(false),
             proposed: Mutex::default(),
             closed_early: Mutex::new(0),
         });
@@ -155,6 +159,17 @@ impl Managers for FakeManagers {
     }
 
     fn note_newer_map(&self, _: MapVersion) {}
+
+    fn committed(&self, _: Instant) -> BoxFuture<'_, Result<MapVersion, NotProposed>> {
+        let told = match self.has_no_leader.load(Ordering::Relaxed) {
+            true => Err(NotProposed::NoLeader),
+            false => Ok(self.version()),
+        };
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            told
+        })
+    }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(async move {

@@ -225,6 +225,10 @@ impl Simulation {
         if world.sim_rng.one_in(2) && by != ManagerKind::Recovered {
             proxies.remake_buckets();
         }
+        // A map that is lost with the managers may be one that was answered.
+        if by != ManagerKind::Recovered {
+            proxies.make_buckets();
+        }
         Self { world, proxies, _residents: stub_servers }
     }
 

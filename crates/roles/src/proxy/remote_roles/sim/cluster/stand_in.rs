@@ -227,6 +227,19 @@ impl StandInClient {
     }
 }
 
+impl StandIn {
+    /// The version that is agreed on when a question arrives, to a server that is not cut off.
+    async fn committed(&self, me: ServerId) -> Result<MapVersion, NotProposed> {
+        sleep(self.sim_rng.ms(10)).await;
+        if self.network.is_cut(MANAGER, me) {
+            return Err(NotProposed::NoLeader);
+        }
+        let version = self.map().version;
+        sleep(self.sim_rng.ms(10)).await;
+        Ok(version)
+    }
+}
+
 /// Has a server hear of maps, mostly soon, as long as it is there.
 async fn follow(of: std::sync::Weak<StandInClient>, stand_in: Arc<StandIn>) {
     let (mut versions, sim_rng) = (stand_in.versions.subscribe(), stand_in.sim_rng.clone());
@@ -258,6 +271,10 @@ impl Managers for StandInClient {
     }
 
     fn note_newer_map(&self, _: MapVersion) {}
+
+    fn committed(&self, _: Instant) -> BoxFuture<'_, Result<MapVersion, NotProposed>> {
+        Box::pin(self.stand_in.committed(self.me))
+    }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Applied, NotProposed>> {
         Box::pin(proposed(&self.stand_in.sim_rng, || self.stand_in.apply(command)))
