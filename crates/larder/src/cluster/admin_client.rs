@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::config::RoleConfig;
 use super::record::Record;
-use super::{RoleError, START_TIMEOUT, wait_until_known};
+use super::{RoleError, START_TIMEOUT, no_map, wait_until_known};
 use crate::config::ConfigError;
 use crate::exit;
 use crate::kind::{self, Kind, RECORD};
@@ -59,7 +59,12 @@ async fn follow(
     first: Vec<(ServerId, String)>,
 ) -> Result<Arc<ManagersClient>, RoleError> {
     let managers = Arc::new(ManagersClient::start(Arc::new(Contacts::new(endpoint, first))));
-    wait_until_known(&managers, Some(START_TIMEOUT)).await?;
+    // A person waits: a server would go on waiting for the managers.
+    tokio::select! {
+        biased;
+        known = wait_until_known(&managers, Some(START_TIMEOUT)) => known?,
+        () = managers.without_quorum() => return Err(no_map(&managers)),
+    }
     Ok(managers)
 }
 

@@ -85,6 +85,11 @@ pub(crate) enum RoleError {
         START_TIMEOUT_MS / 1000
     )]
     NoManagers { asked: String },
+    #[error(
+        "the managers at {asked} have no quorum: start most of the cluster's machines with managers, and see that they \
+         reach each other. If most of their directories are lost, see docs/operations.md, managers are lost"
+    )]
+    NoQuorum { asked: String },
     #[error(transparent)]
     Manager(#[from] larder_roles::quorum::ManagerError),
     #[error(transparent)]
@@ -326,8 +331,17 @@ async fn wait_until_known(
     if let Some(older) = *managers.older().borrow() {
         return Err(older.into());
     }
+    Err(no_map(managers))
+}
+
+/// The reason why no map has come.
+fn no_map(managers: &ManagersClient) -> RoleError {
     let asked: Vec<_> = managers.places().into_iter().map(|(_, address)| address).collect();
-    Err(RoleError::NoManagers { asked: asked.join(", ") })
+    let asked = asked.join(", ");
+    match managers.lacks_quorum() {
+        true => RoleError::NoQuorum { asked },
+        false => RoleError::NoManagers { asked },
+    }
 }
 
 /// Returns when the map has something to say against this server's going on.

@@ -29,6 +29,9 @@ pub const MAP_BUSY_MS: u64 = 10_000;
 pub const MAP_BEHIND_MS: u64 = 3_000;
 /// Milliseconds after a page for which a busy manager makes a start wait longer.
 pub const START_BUSY_MS_MAX: u64 = 120_000;
+/// Milliseconds for which managers say that they have no quorum before a command takes that for certain: they may be electing
+/// a leader.
+pub const NO_QUORUM_MS: u64 = 3_000;
 /// Milliseconds after which a start gives up, also if pages come.
 pub const START_MS_MAX: u64 = 900_000;
 /// Time for which the same page is asked for again and again.
@@ -55,6 +58,11 @@ const _: () = assert!(
         && MAP_BUSY_MS > MAP_PAGE_LATE_MS
         && MAP_PAGE_TIMEOUT.as_millis() > MAP_ANSWER_MS as u128,
     "a manager that has pages for others first is not late, and a page that was lost is asked for again"
+);
+const _: () = assert!(
+    NO_QUORUM_MS >= larder_protocol::limits::LEADER_SILENT_MS
+        && NO_QUORUM_MS < super::START_TIMEOUT_MS,
+    "an election is over before a command gives up for it, and that is sooner than a start does"
 );
 const _: () = assert!(
     START_BUSY_MS_MAX > super::START_TIMEOUT_MS && START_MS_MAX > START_BUSY_MS_MAX,

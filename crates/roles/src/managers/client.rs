@@ -134,6 +134,17 @@ impl ManagersClient {
         self.known.fetches.signs().give_up(begun, max_wait)
     }
 
+    /// Returns once managers have said for longer than an election takes that they have no quorum, and none has told a map.
+    pub async fn without_quorum(&self) {
+        self.known.fetches.without_quorum().await;
+    }
+
+    /// Returns true if a manager that was asked lately said that it has no quorum, and none has told a map since.
+    #[must_use]
+    pub fn lacks_quorum(&self) -> bool {
+        self.known.fetches.signs().without_quorum().is_some()
+    }
+
     /// The same for a server beside others in its process.
     #[must_use]
     pub fn beside(mut self, colocated: Option<Arc<Colocated>>) -> Self {
@@ -524,7 +535,9 @@ async fn fetch_map(known: &State, held: &Held, asked: &MapQuery) -> Result<bool,
         progress: &asked.progress,
         fetches: &known.fetches,
     };
-    match fetch.later().await? {
+    let reply = fetch.later().await?;
+    known.fetches.has_quorum();
+    match reply {
         FetchReply::Later(newer) => {
             let accepted = known.accept(&newer.map).map_err(|older| older.to_string())?;
             Ok(accepted && known.show(newer))

@@ -84,6 +84,10 @@ impl Fetch<'_> {
             Ok((ManagerReply::Map, payload)) => decoded(&payload),
             Ok((ManagerReply::MapPage, first)) => self.pages(first).await,
             Ok((ManagerReply::Unchanged, _)) => Ok(FetchReply::Nothing),
+            Ok((ManagerReply::NoQuorum, _)) => {
+                self.fetches.has_no_quorum();
+                Err("it has no quorum".to_owned())
+            }
             Ok((other, _)) => Err(no_answer(&other)),
             Err(CallError::Rejected(Rejected::NotUnderstood)) => self.at_once().await,
             Err(error) => {

@@ -5,6 +5,8 @@
 //! 1. One fetch of a client gathers pages at a time. It keeps its turn while pages come, and loses it once it is late.
 //! 2. A busy manager has sent no page. Behind a page, being busy keeps others from being asked, and a start from giving up,
 //!    for a while alone.
+//! 3. A manager that says that it has no quorum makes nobody wait longer. Where a command needs the map, that ends its wait
+//!    soon, unless another manager has a page or a map.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +17,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::limits::{
-    MAP_BEHIND_MS, MAP_BUSY_MS, MAP_LATE_MS, MAP_PAGE_LATE_MS, MAP_WAIT_MS, START_BUSY_MS_MAX,
-    START_MS_MAX,
+    MAP_BEHIND_MS, MAP_BUSY_MS, MAP_LATE_MS, MAP_PAGE_LATE_MS, MAP_WAIT_MS, NO_QUORUM_MS,
+    START_BUSY_MS_MAX, START_MS_MAX,
 };
 
 const PAGE_LATE: Duration = Duration::from_millis(MAP_PAGE_LATE_MS);
@@ -89,11 +91,13 @@ impl Behind {
 pub(super) struct Signs {
     page_at: Option<Instant>,
     busy_at: Option<Instant>,
+    /// The time since when managers say that they have no quorum, without a page or a map from any of them.
+    no_quorum_at: Option<Instant>,
 }
 
 impl Signs {
     /// The time at which a start that began then gives up, if it waits for so long. Before the first page, busy managers do not
-    /// extend it: those without a quorum report the same, and have no map to wait for.
+    /// extend it: those of earlier releases report the same without a quorum, and have no map to wait for.
     pub(super) fn give_up(self, begun: Instant, max_wait: Duration) -> Instant {
         let Some(page_at) = self.page_at.filter(|page_at| *page_at >= begun) else {
             return begun + max_wait;
@@ -101,6 +105,11 @@ impl Signs {
         let busy_until = page_at + Duration::from_millis(START_BUSY_MS_MAX);
         let since = self.busy_at.map_or(page_at, |busy_at| busy_at.clamp(page_at, busy_until));
         (since + max_wait).min(begun + Duration::from_millis(START_MS_MAX))
+    }
+
+    /// The time at which managers have said for longer than an election takes that they have no quorum.
+    pub(super) fn without_quorum(self) -> Option<Instant> {
+        self.no_quorum_at.map(|at| at + Duration::from_millis(NO_QUORUM_MS))
     }
 }
 
@@ -112,12 +121,16 @@ pub(super) struct FetchState {
     /// The fetch that gathers pages.
     gathers: Mutex<Option<Arc<Progress>>>,
     signs: Mutex<Signs>,
+    /// Changes when managers begin to say that they have no quorum, and when that ends.
+    quorum: watch::Sender<bool>,
 }
 
 impl Default for FetchState {
     fn default() -> Self {
         let told = watch::Sender::new(MapVersion(0));
-        Self { told, gathers: Mutex::default(), signs: Mutex::default() }
+        let (gathers, signs, quorum) =
+            (Mutex::default(), Mutex::default(), watch::Sender::new(true));
+        Self { told, gathers, signs, quorum }
     }
 }
 
@@ -139,6 +152,7 @@ impl FetchState {
     /// A page came to a fetch. Returns true if it gathers pages from now on: none comes to another that is not late.
     pub(super) fn page_received(&self, progress: &Arc<Progress>) -> bool {
         self.signs.lock().page_at = Some(Instant::now());
+        self.has_quorum();
         let mut gathers = self.gathers.lock();
         let is_anothers = |it: &Arc<Progress>| !Arc::ptr_eq(it, progress) && it.is_gathering();
         if gathers.as_ref().is_some_and(is_anothers) {
@@ -158,6 +172,41 @@ impl FetchState {
     /// A manager says that it has no room for a page.
     pub(super) fn is_busy(&self) {
         self.signs.lock().busy_at = Some(Instant::now());
+    }
+
+    /// A manager says that it has no quorum.
+    pub(super) fn has_no_quorum(&self) {
+        self.signs.lock().no_quorum_at.get_or_insert_with(Instant::now);
+        self.quorum.send_if_modified(|has| std::mem::replace(has, false));
+    }
+
+    /// A page or a map came, or a manager says that there is no later one.
+    pub(super) fn has_quorum(&self) {
+        self.signs.lock().no_quorum_at = None;
+        self.quorum.send_if_modified(|has| !std::mem::replace(has, true));
+    }
+
+    /// Returns once managers have said for long enough that they have no quorum.
+    pub(super) async fn without_quorum(&self) {
+        let mut quorum = self.quorum.subscribe();
+        loop {
+            quorum.mark_unchanged();
+            let until = self.signs().without_quorum();
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return;
+            }
+            let passed = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Ok(()) = quorum.changed() => {}
+                () = passed => {}
+            }
+        }
     }
 
     pub(super) fn signs(&self) -> Signs {
@@ -258,5 +307,31 @@ mod tests {
         advance(Duration::from_millis(START_MS_MAX)).await;
         assert!(fetches.page_received(&Arc::new(Progress::begin())));
         assert_eq!(waits(), Duration::from_millis(START_MS_MAX), "pages that never end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_there_is_no_quorum_ends_a_wait_soon_unless_a_manager_has_the_map() {
+        let (begun, fetches) = (Instant::now(), FetchState::default());
+        let long = Duration::from_millis(NO_QUORUM_MS);
+        fetches.is_busy();
+        assert_eq!(fetches.signs().without_quorum(), None, "a busy manager may have one");
+        fetches.has_no_quorum();
+        advance(long / 2).await;
+        fetches.has_no_quorum();
+        fetches.without_quorum().await;
+        assert_eq!(begun.elapsed().as_millis(), long.as_millis(), "counted from the first");
+        let max_wait = Duration::from_secs(30);
+        assert_eq!(
+            fetches.signs().give_up(begun, max_wait),
+            begun + max_wait,
+            "no start waits for it"
+        );
+        fetches.has_no_quorum();
+        assert!(fetches.page_received(&Arc::new(Progress::begin())));
+        assert_eq!(fetches.signs().without_quorum(), None, "the map comes");
+        fetches.has_no_quorum();
+        fetches.has_quorum();
+        let waited = tokio::time::timeout(10 * long, fetches.without_quorum()).await;
+        assert!(waited.is_err(), "another manager has one");
     }
 }

@@ -22,7 +22,7 @@ use super::driver::{Input, LedAt, Route};
 use super::maps::{Later, Maps, checks_requests};
 use super::tokens::Issuer;
 use crate::inbox::{Inbox, InboxError};
-use crate::limits::MAP_WAIT_MS;
+use crate::limits::{MAP_WAIT_MS, PROTOCOL_COMMITTED};
 use crate::managers::NotIssued;
 use crate::observed::Observed;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
@@ -291,8 +291,8 @@ async fn answer_page(
 }
 
 /// Responds with the changes to a newer map, as soon as there is one (a long poll). The limit of connections bounds the
-/// waiting requests. A manager without a leader cannot confirm that its map is the latest: it responds busy, and the
-/// server asks another.
+/// waiting requests. A manager without a leader cannot confirm that its map is the latest. It says that it has no quorum, and
+/// the server asks another. A manager that is behind the server responds busy.
 fn answer_map(
     (mut maps, led): (Maps, Arc<LedAt>),
     requester: Subject,
@@ -306,10 +306,20 @@ fn answer_map(
             Ok(Ok(_newer)) => asked.answer(maps, requester, responder).await,
             // The manager has stopped: without an answer the asker goes to another.
             Ok(Err(_)) => {}
-            Err(_late) if !led.is_led() || maps.newest().map.version < known => responder.busy(),
+            Err(_late) if !led.is_led() => match unled(responder.version()) {
+                Some(reply) => responder.answer(&reply, Bytes::new()),
+                None => responder.busy(),
+            },
+            Err(_late) if maps.newest().map.version < known => responder.busy(),
             Err(_late) => responder.answer(&ManagerReply::Unchanged, Bytes::new()),
         }
     });
+}
+
+/// The answer of a manager without a leader to a peer of this protocol version; `None`: that it is busy, which is all that
+/// earlier ones know.
+fn unled(version: u8) -> Option<ManagerReply> {
+    (version >= PROTOCOL_COMMITTED).then_some(ManagerReply::NoQuorum)
 }
 
 #[cfg(test)]
@@ -377,6 +387,12 @@ mod tests {
             assert!(!operators.iter().any(|command| may_propose(&of(4, role), command)));
         }
         assert!(operators.iter().all(|command| may_propose(&of(0, Role::Manager), command)));
+    }
+
+    #[test]
+    fn peers_of_earlier_releases_hear_that_a_manager_without_a_leader_is_busy() {
+        assert_eq!(unled(PROTOCOL_COMMITTED - 1), None);
+        assert_eq!(unled(PROTOCOL_COMMITTED), Some(ManagerReply::NoQuorum));
     }
 
     fn pair() -> KeyPair {

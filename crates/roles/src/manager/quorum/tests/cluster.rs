@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use larder_identity::Credentials;
+use larder_identity::{Credentials, Identity};
 use larder_net::limits::CONNECT_TIME_MAX;
 use larder_net::{Endpoint, Peer};
 use larder_protocol::manager::policy::ServerMessage;
@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout};
 use super::support::{
     Idle, config, contact, found_with, is, join_and_start, new_server, start, until, until_seen,
 };
-use crate::identity::identity_in;
-use crate::limits::MAP_WAIT_MS;
+use crate::identity::{IDENTITY_FILE, identity_in};
+use crate::limits::{MAP_WAIT_MS, NO_QUORUM_MS};
 use crate::manager::quorum::{Founding, LOG_FILE, Manager, ManagerError, found};
 use crate::managers::{Contacts, Managers, ManagersClient, NotProposed};
 use crate::wire::{ManagerMessageIn, ManagerService};
@@ -320,4 +320,36 @@ async fn any_client_learns_what_is_committed_and_nobody_without_a_quorum() {
     let soon = Instant::now() + Duration::from_secs(2);
     let told = left.managers().committed(soon).await;
     assert_eq!(told, Err(NotProposed::NoLeader));
+}
+
+#[tokio::test]
+async fn a_client_hears_that_managers_have_no_quorum_until_they_have_one() {
+    let managers = three().await;
+    create_bucket(&managers[0].1, "kept").await;
+    let mut homes = Vec::new();
+    for (dir, manager) in managers {
+        let address = manager.address().to_owned();
+        manager.stop().await.unwrap();
+        homes.push((dir, address));
+    }
+    // Its log alone does not say what was agreed on: it shows no map.
+    let begin = async |at: usize| {
+        let (dir, address): &(TempDir, String) = &homes[at];
+        let socket = bind_again(address).await;
+        Manager::start(config(dir.path(), Vec::new()), socket).unwrap()
+    };
+    let alone = begin(0).await;
+    let identity = Identity::load(&homes[1].0.path().join(IDENTITY_FILE)).unwrap();
+    let endpoint = Endpoint::new(Credentials::new(&identity).unwrap());
+    let places = (0..).map(ServerId).zip(homes.iter().map(|(_, address)| address.clone()));
+    let client = ManagersClient::start(Arc::new(Contacts::new(&endpoint, places.collect())));
+    let begun = Instant::now();
+    timeout(Duration::from_secs(60), client.without_quorum()).await.expect("it hears of it");
+    assert!(client.lacks_quorum() && client.map().founded.is_none());
+    assert!(begun.elapsed() >= Duration::from_millis(NO_QUORUM_MS), "{:?}", begun.elapsed());
+    let other = begin(2).await;
+    let kept = BucketName::new("kept").unwrap();
+    until(&client, "the map", |map| map.buckets.contains_key(&kept)).await;
+    assert!(!client.lacks_quorum());
+    drop((alone, other));
 }
