@@ -12,7 +12,6 @@
 //! 2. A refusal has the form that its client reads: clients of other services read another than S3's.
 
 use std::fmt::Write;
-use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::header::{CONTENT_TYPE, ETAG, RETRY_AFTER};
@@ -34,6 +33,8 @@ const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 /// Seconds since 1970 of the last date that HTTP's form has.
 const DATE_S_MAX: u64 = 253_402_300_799;
+/// Bytes of an item of a list, at a guess: a buffer that grows is copied.
+const LISTED_BYTES: usize = 320;
 /// Bytes that are looked at together: the loop over them has no branch.
 const BLOCK_BYTES: usize = 64;
 
@@ -103,7 +104,15 @@ pub(crate) fn no_content() -> Response<Body> {
 /// # Errors
 /// `InternalError` if it cannot be written.
 pub(crate) fn document<T: Serialize>(value: &T) -> S3Result<Response<Body>> {
-    written(|xml| value.serialize(xml))
+    written(0, |xml| value.serialize(xml))
+}
+
+/// An answer of a document that lists so many items.
+///
+/// # Errors
+/// As [`document`].
+pub(crate) fn list<T: Serialize>(value: &T, items: usize) -> S3Result<Response<Body>> {
+    written(items, |xml| value.serialize(xml))
 }
 
 /// An answer of an element that the library's types do not name.
@@ -111,44 +120,38 @@ pub(crate) fn document<T: Serialize>(value: &T) -> S3Result<Response<Body>> {
 /// # Errors
 /// As [`document`].
 pub(crate) fn element<T: SerializeContent>(name: &str, content: &T) -> S3Result<Response<Body>> {
-    written(|xml| xml.content_with_ns(name, NAMESPACE, content))
+    written(0, |xml| xml.content_with_ns(name, NAMESPACE, content))
 }
 
 fn written(
-    write: impl FnOnce(&mut Serializer<&mut Escaping>) -> SerResult,
+    items: usize,
+    write: impl FnOnce(&mut Serializer<&mut Vec<u8>>) -> SerResult,
 ) -> S3Result<Response<Body>> {
-    let mut text = Escaping(Vec::with_capacity(1024));
+    let mut text = Vec::with_capacity(1024 + items * LISTED_BYTES);
     let mut xml = Serializer::new(&mut text);
     xml.decl().and_then(|()| write(&mut xml)).map_err(S3Error::internal_error)?;
-    let mut response = Response::new(Body::from(text.0));
+    let mut response = Response::new(Body::from(escaped(text)?));
     response.headers_mut().insert(CONTENT_TYPE, XML);
     Ok(response)
 }
 
-/// XML that is written: what it cannot carry becomes a reference as it comes.
-struct Escaping(Vec<u8>);
-
-impl io::Write for Escaping {
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.write_all(piece).map(|()| piece.len())
+/// A document in which what XML cannot carry is a reference. It is looked through whole: the library writes it in pieces of
+/// some bytes, and there are many.
+fn escaped(xml: Vec<u8>) -> S3Result<Vec<u8>> {
+    if !is_suspicious(&xml) {
+        return Ok(xml);
     }
-
-    /// The library writes names and texts whole, so that no character comes in two pieces.
-    fn write_all(&mut self, piece: &[u8]) -> io::Result<()> {
-        if !is_suspicious(piece) {
-            self.0.extend_from_slice(piece);
-            return Ok(());
-        }
-        let text = std::str::from_utf8(piece).map_err(io::Error::other)?;
-        let mut escaped = String::with_capacity(text.len() + BLOCK_BYTES);
-        text.chars().for_each(|character| push_character(&mut escaped, character));
-        self.0.extend_from_slice(escaped.as_bytes());
-        Ok(())
+    let text = String::from_utf8(xml).map_err(S3Error::internal_error)?;
+    let (mut escaped, mut rest) = (String::with_capacity(text.len() + BLOCK_BYTES), &*text);
+    while let Some(at) = rest.find(must_be_escaped) {
+        let (before, odd) = rest.split_at(at);
+        escaped.push_str(before);
+        let mut characters = odd.chars();
+        characters.next().into_iter().for_each(|odd| push_character(&mut escaped, odd));
+        rest = characters.as_str();
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    escaped.push_str(rest);
+    Ok(escaped.into_bytes())
 }
 
 /// The answer to a request that is refused, and what its client is told. Not to send again what the client has is no
@@ -278,8 +281,6 @@ pub(crate) fn default_message(code: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
     use crate::request::ids::RequestIds;
 
@@ -361,9 +362,7 @@ mod tests {
     }
 
     fn escaped(text: &str) -> String {
-        let mut escaping = Escaping(Vec::new());
-        escaping.write_all(text.as_bytes()).unwrap();
-        String::from_utf8(escaping.0).unwrap()
+        String::from_utf8(super::escaped(text.into()).unwrap()).unwrap()
     }
 
     #[test]

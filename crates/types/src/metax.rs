@@ -72,9 +72,8 @@ impl ETag {
         use std::fmt::Write;
         let (ETag::Md5(digest) | ETag::Parts(digest, _)) = self;
         let mut text = String::with_capacity(38);
-        for byte in digest {
-            let _ = write!(text, "{byte:02x}");
-        }
+        // One number: a list writes thousands of digests.
+        let _ = write!(text, "{:032x}", u128::from_be_bytes(*digest));
         if let ETag::Parts(_, parts) = self {
             let _ = write!(text, "-{parts}");
         }

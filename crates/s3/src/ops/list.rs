@@ -189,8 +189,8 @@ impl Wanted {
         self.delimiter.as_ref().map(|delimiter| self.encoding.show(delimiter))
     }
 
-    fn answer<T: Serialize>(&self, list: &T) -> S3Result<Response<Body>> {
-        let mut response = answer::document(list)?;
+    fn answer<T: Serialize>(&self, list: &T, items: usize) -> S3Result<Response<Body>> {
+        let mut response = answer::list(list, items)?;
         self.scope.show(response.headers_mut());
         Ok(response)
     }
@@ -256,7 +256,8 @@ pub(crate) async fn v1<O: Objects>(
     // Without a delimiter clients go on from the last key they saw (S3).
     let next = found.next().filter(|_| wanted.delimiter.is_some());
     let contents = found.entries.iter().map(|listed| show(listed, encoding, true)).collect();
-    wanted.answer(&ListObjectsOutput {
+    let items = found.entries.len() + found.groups.len();
+    let list = ListObjectsOutput {
         name: Some(request.bucket.as_str().to_owned()),
         prefix: Some(encoding.show(&wanted.prefix)),
         marker: Some(encoding.show(&marker.unwrap_or_default())),
@@ -268,7 +269,8 @@ pub(crate) async fn v1<O: Objects>(
         next_marker: next.map(|last| encoding.show(last)),
         encoding_type: encoding.name(),
         request_charged: None,
-    })
+    };
+    wanted.answer(&list, items)
 }
 
 pub(crate) async fn v2<O: Objects>(
@@ -287,11 +289,12 @@ pub(crate) async fn v2<O: Objects>(
     };
     let found = wanted.page(gateway, &request.bucket, after).await?;
     let contents = found.entries.iter().map(|listed| show(listed, encoding, with_owner)).collect();
-    wanted.answer(&ListObjectsV2Output {
+    let items = found.entries.len() + found.groups.len();
+    let list = ListObjectsV2Output {
         name: Some(request.bucket.as_str().to_owned()),
         prefix: Some(encoding.show(&wanted.prefix)),
         max_keys: i32::try_from(wanted.max).ok(),
-        key_count: i32::try_from(found.entries.len() + found.groups.len()).ok(),
+        key_count: i32::try_from(items).ok(),
         continuation_token,
         is_truncated: Some(found.truncated),
         next_continuation_token: found.next().map(token::encode),
@@ -301,7 +304,8 @@ pub(crate) async fn v2<O: Objects>(
         encoding_type: encoding.name(),
         start_after: start_after.map(|after| encoding.show(&after)),
         request_charged: None,
-    })
+    };
+    wanted.answer(&list, items)
 }
 
 pub(crate) async fn versions<O: Objects>(
@@ -325,7 +329,8 @@ pub(crate) async fn versions<O: Objects>(
     let next = found.next();
     let ends_in_group = next.is_some_and(|next| found.groups.iter().any(|group| group == next));
     let versions = found.entries.iter().map(|listed| show_version(listed, encoding)).collect();
-    wanted.answer(&ListObjectVersionsOutput {
+    let items = found.entries.len() + found.groups.len();
+    let list = ListObjectVersionsOutput {
         name: Some(request.bucket.as_str().to_owned()),
         prefix: Some(encoding.show(&wanted.prefix)),
         key_marker: Some(encoding.show(&marker.unwrap_or_default())),
@@ -340,7 +345,8 @@ pub(crate) async fn versions<O: Objects>(
         delete_markers: None,
         encoding_type: encoding.name(),
         request_charged: None,
-    })
+    };
+    wanted.answer(&list, items)
 }
 
 /// Parameters of one kind of list that the other refuses, with the words of S3. Passed over, a client that pages by them would
