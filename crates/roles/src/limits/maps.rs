@@ -15,6 +15,9 @@ pub const MAP_NOTIFY_MS: u64 = 200;
 pub const MAP_PAGE_BYTES: usize = 512 * 1024;
 /// Most pages in a manager's memory on their way to servers. A request above that waits, and is then refused as busy.
 pub const MAP_PAGES_MAX: usize = 128;
+/// Most answers with a page on their way to servers, which may share a page. With more of them all would be late on a slow
+/// network. A request above that waits, and is then refused as busy.
+pub const MAP_PAGES_SENT_MAX: usize = 128;
 /// Pages that a manager cuts at once. Each takes milliseconds of a processor that heartbeats need, too.
 pub const MAP_CUTS_MAX: usize = 2;
 /// Pages of one map that those who ask for them may share.

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. One fetch of a client gathers pages at a time. It keeps its turn while pages come, and loses it once it is late.
+//! 1. One fetch of a client gathers pages at a time. It keeps its turn while pages come. Once it is late it loses its turn to
+//!    another that was asked since its last page: a slow manager whose pages go on to come is not left for one as slow.
 //! 2. A busy manager has sent no page. Behind a page, being busy keeps others from being asked, and a start from giving up,
 //!    for a while alone.
 //! 3. A manager that says that it has no quorum makes nobody wait longer. Where a command needs the map, that ends its wait
@@ -29,6 +30,7 @@ pub(super) struct Progress(Mutex<ProgressState>);
 
 #[derive(Debug)]
 struct ProgressState {
+    asked_at: Instant,
     late_at: Instant,
     /// The time of the last page.
     page_at: Option<Instant>,
@@ -37,8 +39,9 @@ struct ProgressState {
 impl Progress {
     /// Of one that is asked now. A manager that works has answered before it is late, if only that it knows no newer map.
     pub(super) fn begin() -> Self {
-        let late_at = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
-        Self(Mutex::new(ProgressState { late_at, page_at: None }))
+        let asked_at = Instant::now();
+        let late_at = asked_at + Duration::from_millis(MAP_WAIT_MS + MAP_LATE_MS);
+        Self(Mutex::new(ProgressState { asked_at, late_at, page_at: None }))
     }
 
     /// Returns when it is late.
@@ -58,9 +61,15 @@ impl Progress {
         state.page_at.is_some() && state.late_at > Instant::now()
     }
 
+    /// Returns true if it is not late, or a page came since another was asked.
+    fn keeps_turn(&self, other: &Self) -> bool {
+        let asked_at = other.0.lock().asked_at;
+        self.is_gathering() || self.0.lock().page_at.is_some_and(|page_at| page_at > asked_at)
+    }
+
     fn page_received(&self) {
-        let now = Instant::now();
-        *self.0.lock() = ProgressState { late_at: now + PAGE_LATE, page_at: Some(now) };
+        let (mut state, now) = (self.0.lock(), Instant::now());
+        (state.late_at, state.page_at) = (now + PAGE_LATE, Some(now));
     }
 
     /// It says that it has no room for the next page.
@@ -149,12 +158,13 @@ impl FetchState {
         self.told.subscribe()
     }
 
-    /// A page came to a fetch. Returns true if it gathers pages from now on: none comes to another that is not late.
+    /// A page came to a fetch. Returns true if it gathers pages from now on: no other keeps its turn.
     pub(super) fn page_received(&self, progress: &Arc<Progress>) -> bool {
         self.signs.lock().page_at = Some(Instant::now());
         self.has_quorum();
         let mut gathers = self.gathers.lock();
-        let is_anothers = |it: &Arc<Progress>| !Arc::ptr_eq(it, progress) && it.is_gathering();
+        let is_anothers =
+            |it: &Arc<Progress>| !Arc::ptr_eq(it, progress) && it.keeps_turn(progress);
         if gathers.as_ref().is_some_and(is_anothers) {
             return false;
         }
@@ -267,12 +277,40 @@ mod tests {
         assert!(!fetches.page_received(&other), "pages come to another");
         assert!(!other.is_gathering());
         advance(MS).await;
-        assert!(fetches.page_received(&other), "that one is late");
+        assert!(!one.is_gathering());
+        let other = begin();
+        advance(MS).await;
+        assert!(fetches.page_received(&other), "that one is late, and none has come since");
         assert!(!fetches.page_received(&one), "and has lost its turn");
         fetches.leave(&one);
         assert!(!fetches.page_received(&one), "it was not its turn");
         fetches.leave(&other);
         assert!(fetches.page_received(&one));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_managers_do_not_take_the_turn_from_each_other() {
+        let (fetches, begin) = (FetchState::default(), || Arc::new(Progress::begin()));
+        let slow = PAGE_LATE + 200 * MS;
+        let one = begin();
+        assert!(fetches.page_received(&one));
+        for _ in 0..20 {
+            advance(PAGE_LATE).await;
+            let other = begin();
+            advance(slow - PAGE_LATE).await;
+            assert!(fetches.page_received(&one), "no page has come to another");
+            advance(PAGE_LATE).await;
+            assert!(!one.is_gathering());
+            assert!(!fetches.page_received(&other), "it was asked before the last page");
+            fetches.leave(&other);
+            advance(slow - PAGE_LATE).await;
+            assert!(fetches.page_received(&one));
+        }
+        advance(PAGE_LATE).await;
+        let quicker = begin();
+        advance(100 * MS).await;
+        assert!(fetches.page_received(&quicker));
+        assert!(!fetches.page_received(&one));
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,9 +28,10 @@ use tokio::time::timeout;
 use crate::blocking;
 use crate::limits::{
     MAP_CHANGES_BYTES_MAX, MAP_CHANGES_SHARED_MAX, MAP_CUTS_MAX, MAP_PAGE_BYTES, MAP_PAGES_MAX,
-    MAP_PAGES_SHARED_MAX, MAP_WAIT_MS, MAP_WHOLE_BYTES_MAX, PROTOCOL_CLUSTER_VERSION,
-    PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_MAP_CHANGES,
-    PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS, PROTOCOL_TIMELINES,
+    MAP_PAGES_SENT_MAX, MAP_PAGES_SHARED_MAX, MAP_WAIT_MS, MAP_WHOLE_BYTES_MAX,
+    PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
+    PROTOCOL_MAP_CHANGES, PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS,
+    PROTOCOL_TIMELINES,
 };
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
@@ -185,8 +186,10 @@ pub(super) struct Publisher {
 pub(crate) struct Maps {
     shown: Arc<RwLock<PublishedMap>>,
     versions: VersionWatch,
-    /// Room for pages on their way.
+    /// Room for pages in memory.
     pages: Arc<Semaphore>,
+    /// Room for pages on the network.
+    sent: Arc<Semaphore>,
     /// Turns to cut one.
     cuts: Arc<Semaphore>,
     /// The fewest volumes of a map that was longer than is told at once. Later maps with as many are not encoded to find that out.
@@ -201,6 +204,7 @@ pub(super) fn maps() -> (Publisher, Maps) {
         shown: Arc::clone(&shown),
         versions: versions.subscribe(),
         pages: Arc::new(Semaphore::new(MAP_PAGES_MAX)),
+        sent: Arc::new(Semaphore::new(MAP_PAGES_SENT_MAX)),
         cuts: Arc::new(Semaphore::new(MAP_CUTS_MAX)),
         long_from: Arc::new(AtomicUsize::new(usize::MAX)),
     };
@@ -257,12 +261,15 @@ struct MapInFlight {
 #[derive(Default)]
 struct SharedPage(OnceCell<MapInFlight>);
 
-/// One that is cut.
-struct PageBytes(Arc<SharedPage>);
+/// One that is cut, on its way to one who asked, with the room that it takes on the network.
+struct PageBytes {
+    shared: Arc<SharedPage>,
+    _way: OwnedSemaphorePermit,
+}
 
 impl AsRef<[u8]> for PageBytes {
     fn as_ref(&self) -> &[u8] {
-        self.0.0.get().map_or(&[], |cut| &cut.page)
+        self.shared.0.get().map_or(&[], |cut| &cut.page)
     }
 }
 
@@ -313,12 +320,20 @@ impl Maps {
     /// ask again.
     pub(super) async fn page(&self, from: Option<MapPlace>, requester: &Subject) -> Option<Bytes> {
         let newest = self.newest();
+        // A manager that has just started may not know yet what was agreed on. Who asks keeps the pages that it has.
+        if newest.map.version == MapVersion(0) {
+            return None;
+        }
         let at = (from, checks_requests(requester, &newest.map));
         let shared = newest.shared_page(&at);
         // If the one who cuts it gives up, the next of those who wait does.
         let cut = shared.0.get_or_try_init(|| self.cut(newest, at));
-        timeout(Duration::from_millis(MAP_WAIT_MS), cut).await.ok()?.ok()?;
-        Some(Bytes::from_owner(PageBytes(shared)))
+        let sent = async {
+            let way = self.sent.clone().acquire_owned().await.map_err(|_| NoPage)?;
+            cut.await.map(|_cut| way)
+        };
+        let way = timeout(Duration::from_millis(MAP_WAIT_MS), sent).await.ok()?.ok()?;
+        Some(Bytes::from_owner(PageBytes { shared, _way: way }))
     }
 
     async fn cut(
@@ -363,6 +378,7 @@ pub(super) fn checks_requests(requester: &Subject, map: &Topology) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use larder_identity::Roles;
     use larder_protocol::manager::state::{GatewayRecord, KeyPair, RegionRecord, Timeline};
     use larder_types::{
@@ -397,39 +413,40 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pages_on_their_way_are_bounded_and_shared_by_those_who_ask_for_the_same() {
+    async fn pages_in_memory_are_bounded() {
         let (publisher, maps) = maps();
         let page = async || maps.page(None, &asker(Role::Data)).await;
         let show = |version| {
             publisher.publish(Topology { version: MapVersion(version), ..Topology::default() });
         };
+        assert_eq!(page().await, None, "no map is shown yet");
         let mut pages = Vec::new();
         for version in 1..=MAP_PAGES_MAX as u64 {
             show(version);
             pages.push(page().await.unwrap());
         }
-        let last = pages.pop().unwrap();
-        let all = futures::future::join_all((0..2 * MAP_PAGES_MAX).map(|_| page())).await;
-        assert!(all.iter().flatten().all(|it| it.as_ptr() == last.as_ptr()));
-        assert_eq!(all.iter().flatten().count(), all.len());
         show(MAP_PAGES_MAX as u64 + 1);
-        drop(last);
-        assert_eq!(page().await, None, "it is on its way to others");
-        drop(all);
+        assert_eq!(page().await, None, "those of other maps are on their way");
+        drop(pages.pop());
         let other = page().await.unwrap();
         assert!(!pages.contains(&other), "of the next map");
     }
 
     #[tokio::test]
-    async fn those_who_ask_at_once_for_a_page_have_it_cut_once() {
+    async fn those_who_ask_at_once_for_a_page_have_it_cut_once_and_sent_to_so_many() {
         let (publisher, maps) = maps();
         publisher.publish(Topology { version: MapVersion(1), ..Topology::default() });
         let page = async || maps.page(None, &asker(Role::Data)).await.unwrap();
-        let all = futures::future::join_all((0..2 * MAP_PAGES_MAX).map(|_| page())).await;
+        let mut all = futures::future::join_all((0..MAP_PAGES_SENT_MAX).map(|_| page())).await;
         assert!(all.iter().all(|it| it.as_ptr() == all[0].as_ptr()));
         assert_eq!(maps.pages.available_permits(), MAP_PAGES_MAX - 1);
+        let mut one_more = Box::pin(page());
+        assert!((&mut one_more).now_or_never().is_none(), "the network has enough to do");
+        all.pop();
+        assert_eq!(one_more.await, all[0]);
         drop(all);
         assert_eq!(maps.pages.available_permits(), MAP_PAGES_MAX);
+        assert_eq!(maps.sent.available_permits(), MAP_PAGES_SENT_MAX);
     }
 
     #[test]
