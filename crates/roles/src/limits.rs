@@ -34,6 +34,16 @@ pub const MAP_KEEP_PAUSE_MS: u64 = 1_000;
 pub const IDS_SKIPPED: u32 = 1 << 16;
 /// Versions of the map that they skip: a server or a client that has heard of some must not take theirs for the same.
 pub const VERSIONS_SKIPPED: u64 = 1 << 32;
+/// Milliseconds for which a start with a damaged index waits until its groups go on without the server, and between two looks.
+pub const LEAVE_WAIT_MS: u64 = 30_000;
+/// See [`LEAVE_WAIT_MS`].
+pub const LEAVE_LOOK_MS: u64 = 100;
+/// Milliseconds after which it asks groups that have not let it go to count on it no longer, and between two such requests.
+pub const LEAVE_ASK_AFTER_MS: u64 = 10_000;
+/// See [`LEAVE_ASK_AFTER_MS`].
+pub const LEAVE_ASK_MS: u64 = 1_000;
+const _: () =
+    assert!(10 * SILENT_MS <= LEAVE_WAIT_MS, "its groups begin views without it meanwhile");
 /// Milliseconds during which managers send only older maps, before the server logs it.
 pub const OLDER_MAP_LOG_MS: u64 = 5_000;
 /// Time for which such an order is held. Disks that take longer to keep a map make each order be given again.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use larder_env::{Disk, RealDisk};
 use larder_identity::{Role, Roles};
@@ -11,7 +12,7 @@ use larder_protocol::manager::state::{NewServer, ServerRole, Topology};
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_roles::data::node::{DataHandler, DataNode, DataNodeConfig};
 use larder_roles::identity::IDENTITY_FILE;
-use larder_roles::meta::{MetaConfig, MetaServer, ServerConfig};
+use larder_roles::meta::{MetaConfig, MetaServer, ServerConfig, set_index_aside};
 use larder_roles::quorum::{Founding, Manager, ManagerConfig, found};
 use tokio::task::block_in_place;
 
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::config::background;
 use crate::metrics::{DataMetrics, ManagerMetrics, MetaMetrics};
+use crate::wall_clock::utc;
 
 /// A meta server's share of the PGs.
 pub(super) const WEIGHT: Weight = Weight(100);
@@ -94,9 +96,23 @@ pub(super) async fn meta(config: RoleConfig, mut context: RoleContext) -> Result
         background: background(config.background_mib_per_s, config.scrub_within),
     };
     let (dir, endpoint) = (&config.dir, &member.endpoint);
-    let server = block_in_place(|| {
-        MetaServer::open(disk, dir, endpoint, member.managers(), &server_config)
-    })?;
+    let open = || {
+        let (disk, managers) = (disk.clone(), member.managers());
+        block_in_place(|| MetaServer::open(disk, dir, endpoint, managers, &server_config))
+    };
+    let server = match open() {
+        Err(damage) if damage.is_index_damage() => {
+            let stamp = utc(SystemTime::now()).replace(':', "");
+            let managers = member.managers();
+            let here = (&*disk, dir.as_path());
+            tokio::select! {
+                () = context.stop.told() => return Ok(()),
+                aside = set_index_aside(here, &*managers, (member.me, &stamp), &damage) => aside?,
+            };
+            open()?
+        }
+        opened => opened?,
+    };
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
     let services = Services::new().with(callers, server.handler());
     let managers = member.managers();

@@ -127,6 +127,16 @@ impl RoleMetrics for MetaMetrics {
         gauges.extend(space::gauges(&self.meta));
         gauges.extend([
             (
+                "index_damaged",
+                "1 if the index cannot be read in part",
+                f64::from(u8::from(self.meta.has_met_damage())),
+            ),
+            (
+                "index_set_aside",
+                "1 while an index that was damaged is kept aside",
+                f64::from(u8::from(self.meta.keeps_index_aside())),
+            ),
+            (
                 "meta_map_kept_version",
                 "Version of the map in the meta server's directory",
                 kept as f64,

@@ -92,7 +92,7 @@ impl RoleMetrics for StoreMetrics {
             ),
             (
                 "index_damaged",
-                "1 if the index cannot be read in part: the store takes no changes",
+                "1 if the index cannot be read in part",
                 f64::from(u8::from(self.meta.is_read_only())),
             ),
         ]);

@@ -16,7 +16,8 @@
 //! 1. From the time at which a PG's space is taken until it serves, nothing is appended to its log. The primary leads
 //!    in an active view and serves nothing, and everything in its log is applied.
 //! 2. A PG whose METAX contradicts itself is not served; the others are.
-//! 3. A PG that waits, or serves early, is queued for the rows thread, or in its walk.
+//! 3. A PG that waits, or serves early, is queued for the rows thread, or in its walk. Only where the index is damaged nobody
+//!    takes the queue any more, and the server ends once its groups can spare it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -69,6 +70,10 @@ impl Meta {
             done = self.derive_ledgers(cluster, &pgs);
         }
         if let Err(error) = done {
+            if self.is_damaged_and_needed(cluster) {
+                // It ends when it is not, and goes on until then with what it can read.
+                return tracing::error!(%error, "the space cannot be derived, and groups need this server: start their other meta servers");
+            }
             self.fail_unread(&error);
         }
     }

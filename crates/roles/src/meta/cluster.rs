@@ -5,10 +5,12 @@
 //!
 //! 1. No function here blocks: they are called under a PG's lock.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
+use larder_env::Disk;
 use larder_net::SendError;
 use larder_protocol::PeerMessage;
 use larder_protocol::limits::{LEASE_GRANTED_MS, LEASE_MS};
@@ -42,6 +44,10 @@ pub(super) struct Cluster {
     pub(super) metas: Peers<MetaService>,
     pub(super) data: Peers<DataService>,
     pub(super) copy_backoff: CopyBackoff,
+    /// The disk of the server's directory.
+    pub(super) disk: Arc<dyn Disk>,
+    /// The folder of a damaged index that is kept, from the server's start on.
+    pub(super) set_aside: Option<PathBuf>,
     pub(super) runtime: Handle,
     pub(super) meta: OnceLock<Weak<Meta>>,
     pub(super) adoption: Adoption,

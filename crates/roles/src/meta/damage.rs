@@ -1,4 +1,5 @@
-//! Damage of a single node's index: the store serves what can be read, and takes no changes.
+//! Damage of the index. With that of a single node the store serves what can be read, and takes no changes. A member of a
+//! cluster ends, and its next start sets the index aside (`set_aside.rs`).
 //!
 //! The only copy of an index may lose some of its rows to the disk. Its other rows are as good as before, and the data
 //! is whole: so the store goes on, for those who copy what is left (ADR 79). A change would make it worse. An op that is
@@ -10,7 +11,8 @@
 //! 1. From the first read of the index that fails on, no call that changes anything is taken, and nothing is compacted.
 //!    Ops taken before are applied as far as they can be. One that cannot be halts its group, and not the process.
 //! 2. This lasts over restarts, by the file `index-damage`, until one has read the whole index without an error.
-//! 3. A member of a cluster is never in this state: there are other copies of its index, and it ends.
+//! 3. A member of a cluster is never in this state. It ends once its groups can spare it, and the file `index-damage` has
+//!    its next start take the index out of service. Until then it goes on as far as it can.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +24,8 @@ use larder_types::codec::CodecError;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::cluster::Cluster;
+use super::spare::can_be_spared;
 use super::{Here, Member, Meta, OtherRoles, summed};
 use crate::clock::now_ms;
 
@@ -129,6 +133,45 @@ impl Meta {
         self.damage.is_known.store(false, Ordering::Release);
         tracing::info!("the index was read and is whole: the store takes changes again");
         Ok(())
+    }
+
+    /// Returns true if a read of the index has failed since the start.
+    #[must_use]
+    pub fn has_met_damage(&self) -> bool {
+        self.index.kv.damage().is_some()
+    }
+
+    /// Returns true if a damaged index of an earlier run is kept aside.
+    #[must_use]
+    pub fn keeps_index_aside(&self) -> bool {
+        let folder = self.cluster().and_then(|cluster| cluster.set_aside.as_ref());
+        folder.is_some_and(|folder| folder.exists())
+    }
+
+    /// Ends a member whose index is damaged, once its groups can spare it.
+    pub(super) fn note_member_damage(&self, cluster: &Cluster) {
+        let Some(met) = self.index.kv.damage() else { return };
+        if self.fatal.borrow().is_none() && can_be_spared(&cluster.managers.map(), cluster.me) {
+            self.fail(format!("{met}: the next start copies the groups from their other members"));
+        }
+    }
+
+    /// Returns true if this member's index is damaged, and a group cannot spare it.
+    pub(super) fn is_damaged_and_needed(&self, cluster: &Cluster) -> bool {
+        self.has_met_damage() && !can_be_spared(&cluster.managers.map(), cluster.me)
+    }
+
+    /// Keeps for the next start that a member's index is damaged, if its groups can spare the member.
+    pub(super) fn keep_member_damage(&self, cluster: &Cluster) {
+        let Some(met) = self.index.kv.damage() else { return };
+        if !can_be_spared(&cluster.managers.map(), cluster.me) {
+            return tracing::error!(%met, "the index is damaged, and groups need this server: start their other meta servers");
+        }
+        let damage = IndexDamage { since_ms: now_ms(), reason: met.to_string() };
+        let bytes = summed::encode_file(&damage);
+        if let Err(error) = replace_file(&*cluster.disk, "", INDEX_DAMAGE_FILE, &bytes) {
+            tracing::warn!(%error, "that the index is damaged is not kept: the next start may find it again");
+        }
     }
 
     /// Heeds that a group is halted. On a single node with a damaged index the others go on, and it answers what its index

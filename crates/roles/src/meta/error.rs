@@ -5,6 +5,7 @@ use larder_kv::KvError;
 use larder_metalog::LogError;
 use larder_protocol::IndexError;
 use larder_protocol::pg::LogGap;
+use larder_types::PgId;
 use larder_types::codec::CodecError;
 
 use crate::manager::LocalManagerError;
@@ -33,9 +34,55 @@ pub enum OpenError {
     /// A record is not an op of this cluster.
     #[error("the log holds a record that cannot be used: {0}")]
     Record(String),
+    /// A member's index was damaged when its last run ended.
+    #[error("the index was found damaged: {0}")]
+    DamagedBefore(String),
+    /// A member's index is damaged, and stays where it is.
+    #[error("the index is damaged, and this server stays out: {0}")]
+    NotSetAside(#[from] NotSetAside),
     /// METAX contradicts itself.
     #[error("the metadata contradicts itself: {0}; run `larder inspect`")]
     Contradiction(String),
+}
+
+impl OpenError {
+    /// Returns true if the index did not open as it is damaged, not its disk or the log. The other members of a cluster
+    /// have what it had.
+    #[must_use]
+    pub fn is_index_damage(&self) -> bool {
+        matches!(self, Self::Kv(KvError::Damaged { .. }) | Self::DamagedBefore(_))
+    }
+}
+
+/// The reason why a damaged index stays where it is.
+#[derive(Debug, thiserror::Error)]
+pub enum NotSetAside {
+    /// A group needs this server.
+    #[error(
+        "pg {0} cannot go on without this server yet: start the other meta servers of its group. If they are lost, restore kv/ and log/ together"
+    )]
+    Needed(PgId),
+    /// The map may be old.
+    #[error("no manager has confirmed the map: start managers")]
+    NoManagers,
+    /// Another is there.
+    #[error(
+        "{0} has an index that was damaged before: look at the disk, remove that folder, and start the server again"
+    )]
+    Before(String),
+    /// There is no room for two.
+    #[error(
+        "the disk has room for {free} more bytes, and a second index and log may take {needed}: make room"
+    )]
+    NoRoom {
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes of the index and the log.
+        needed: u64,
+    },
+    /// The system refused.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
 }
 
 impl From<CodecError> for OpenError {

@@ -139,7 +139,10 @@ impl Meta {
                         self.tick(time, &mut member, &mut reaps);
                     }
                 }
-                OtherRoles::Apart(cluster) => self.tick_apart(cluster, &mut beat, &mut reaps),
+                OtherRoles::Apart(cluster) => {
+                    self.note_member_damage(cluster);
+                    self.tick_apart(cluster, &mut beat, &mut reaps);
+                }
             }
             reaps.end_tick();
             let end = self.log.end();

@@ -22,7 +22,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `damage.rs` | what a single node does when its index cannot be read in part |
+//! | `damage.rs`, `spare.rs`, `set_aside.rs` | what a single node does when its index cannot be read in part, and what a member of a cluster does |
 //! | `recover.rs`, `space.rs`, `error.rs` | opening: index, log, and on a single node views and space; reading the rows for their blocks |
 //! | `log.rs`, `index.rs`, `maintain.rs`, `tick.rs` | log, index, ticks and flushes |
 //! | `callers.rs`, `queue.rs`, `op_quota.rs` | calls in flight, PGs that wait for a thread, ops that are taken while the log is behind |
@@ -84,8 +84,10 @@ mod recover;
 mod scan;
 mod scrub;
 mod server;
+mod set_aside;
 mod snapshots;
 mod space;
+mod spare;
 mod summed;
 mod tick;
 mod usage;
@@ -122,7 +124,7 @@ use compact::Compaction;
 use damage::Damage;
 pub use damage::{INDEX_DAMAGE_FILE, IndexDamage};
 use digest::Digests;
-pub use error::OpenError;
+pub use error::{NotSetAside, OpenError};
 use index::IndexPort;
 pub(crate) use journals::JournalCall;
 use journals::Journals;
@@ -141,6 +143,7 @@ pub use scrub::SCRUB_FILE;
 use scrub::Scrubbing;
 pub(crate) use scrub::load as load_scrub;
 pub use server::{MetaServer, ServerConfig};
+pub use set_aside::{SET_ASIDE_FILE, SetAside, set_index_aside};
 pub use snapshots::SnapshotCounters;
 use snapshots::Snapshots;
 use space::SpaceReadiness;
@@ -411,6 +414,9 @@ impl Meta {
     }
 
     fn fail(&self, reason: String) {
+        if let Some(cluster) = self.cluster() {
+            self.keep_member_damage(cluster);
+        }
         tracing::error!(%reason, "the meta server failed");
         self.fatal.send_replace(Some(reason));
     }

@@ -14,8 +14,10 @@ use tokio::runtime::Handle;
 use super::adoption::Adoption;
 use super::cluster::Cluster;
 use super::copy_backoff::CopyBackoff;
+use super::damage::{self, IndexDamage};
 use super::index::{Buckets, LiveBuckets};
 use super::recover::recover;
+use super::set_aside;
 use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, OpenError, OtherRoles, Threads};
 use crate::managers::{DeferredOrders, Managers};
 use crate::peers::Peers;
@@ -45,7 +47,8 @@ impl MetaServer {
     /// server may report.
     ///
     /// # Errors
-    /// [`OpenError`]. [`OpenError::NoMap`] before the managers' map is known.
+    /// [`OpenError`]. [`OpenError::NoMap`] before the managers' map is known. If the index is damaged
+    /// ([`OpenError::is_index_damage`]), [`set_index_aside`](super::set_index_aside) may help, and then this again.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -59,6 +62,10 @@ impl MetaServer {
         let map = managers.map();
         if map.founded.is_none() {
             return Err(OpenError::NoMap);
+        }
+        let set_aside = set_aside::resume(&*disk, root)?;
+        if let Some(IndexDamage { reason, .. }) = damage::load(&*disk)? {
+            return Err(OpenError::DamagedBefore(reason));
         }
         let recovered =
             recover(disk.clone(), root, map.settings().pg_count as usize, &config.meta)?;
@@ -75,6 +82,8 @@ impl MetaServer {
             metas: Peers::new(endpoint),
             data: Peers::new(endpoint),
             copy_backoff: CopyBackoff::default(),
+            disk: disk.clone(),
+            set_aside: set_aside.map(|aside| root.join(aside.folder)),
             runtime: Handle::current(),
             meta: OnceLock::new(),
             adoption: Adoption::default(),

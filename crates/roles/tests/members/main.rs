@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod counts;
+mod damage;
 mod digests;
 mod hostile;
 mod journals;

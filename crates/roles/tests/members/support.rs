@@ -1,6 +1,7 @@
 //! Three meta servers over loopback connections, and a proxy's side of them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use larder_metalog::LogConfig;
 use larder_net::{CallError, Endpoint, Listener, Peer, Services, Unknown};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
-use larder_roles::meta::ServerConfig;
+use larder_roles::meta::{ServerConfig, set_index_aside};
 use larder_roles::progress::Progress;
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
 use larder_roles::{BackgroundConfig, Meta, MetaConfig, MetaServer};
@@ -158,7 +159,16 @@ impl Cluster {
             background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period: self.scrub_period },
         };
         let managers = Arc::new(StandInClient { me: id, stand_in: self.stand_in.clone() });
-        let server = MetaServer::open(disk, root, &endpoint, managers, &config).unwrap();
+        let open = || MetaServer::open(disk.clone(), root, &endpoint, managers.clone(), &config);
+        let server = match open() {
+            Err(damage) if damage.is_index_damage() => {
+                let stamp = self.runs.to_string();
+                let aside = set_index_aside((&*disk, root), &*managers, (id, &stamp), &damage);
+                println!("server {id}: {:?}", aside.await.unwrap());
+                open().unwrap()
+            }
+            opened => opened.unwrap(),
+        };
         let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
         let services = Services::new().with::<MetaService>(callers, server.handler());
         let listener = Listener::start(&endpoint, socket, services).unwrap();
@@ -180,6 +190,11 @@ impl Cluster {
     pub fn wipe(&mut self, id: ServerId) {
         assert!(!self.running.contains_key(&id), "a server that runs has its disk");
         self.dirs[id.0 as usize] = tempfile::tempdir().unwrap();
+    }
+
+    /// The directory of a server.
+    pub fn dir(&self, id: ServerId) -> &Path {
+        self.dirs[id.0 as usize].path()
     }
 
     /// Bytes that a server has received of others.
