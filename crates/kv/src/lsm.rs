@@ -20,6 +20,7 @@
 mod contents;
 mod readers;
 mod removal;
+mod tables;
 mod version_file;
 
 use std::collections::BTreeMap;

@@ -193,6 +193,39 @@ fn a_flipped_bit_in_any_file_is_never_served() {
 }
 
 #[test]
+fn a_flipped_bit_in_any_part_of_a_table_is_found_by_verification() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let kv = LsmKv::open(dir.path(), CACHE_BYTES).unwrap();
+        for round in 0..10 {
+            kv.apply(&numbered(round)).unwrap();
+            kv.flush().unwrap();
+            while kv.maintain().unwrap() == Progress::Worked {}
+        }
+        kv.verify_tables(&|| true).unwrap();
+        assert!(kv.damage().is_none());
+    }
+    let tables = files(&dir.path().join("tables"));
+    assert!(!tables.is_empty());
+    for file in tables {
+        let bytes = std::fs::read(&file).unwrap();
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1 << (at % 8);
+            std::fs::write(&file, &bad).unwrap();
+            // Some parts are read when the index is opened.
+            let Ok(kv) = LsmKv::open(dir.path(), 0) else { continue };
+            kv.verify_tables(&|| false).unwrap();
+            assert!(kv.damage().is_none(), "nothing was read");
+            let found = kv.verify_tables(&|| true);
+            assert!(matches!(found, Err(KvError::Damaged { .. })), "byte {at}: {found:?}");
+            assert!(kv.damage().is_some());
+        }
+        std::fs::write(&file, &bytes).unwrap();
+    }
+}
+
+#[test]
 fn an_index_without_its_version_is_not_taken_for_a_new_one() {
     let dir = tempfile::tempdir().unwrap();
     {

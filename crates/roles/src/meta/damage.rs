@@ -10,7 +10,8 @@
 //!
 //! 1. From the first read of the index that fails on, no call that changes anything is taken, and nothing is compacted.
 //!    Ops taken before are applied as far as they can be. One that cannot be halts its group, and not the process.
-//! 2. This lasts over restarts, by the file `index-damage`, until one has read the whole index without an error.
+//! 2. This lasts over restarts, by the file `index-damage`, until one has read the whole index without an error: its tables
+//!    byte by byte, as a scan reads no filters, and its rows. While a group is halted it lasts as well.
 //! 3. A member of a cluster is never in this state. It ends once its groups can spare it, and the file `index-damage` has
 //!    its next start take the index out of service. Until then it goes on as far as it can.
 
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use larder_env::disk::{read_file, replace_file};
 use larder_env::{Disk, DiskError};
 use larder_kv::{KvError, KvReader};
+use larder_protocol::pg::Role;
 use larder_types::codec::CodecError;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -110,18 +112,25 @@ impl Meta {
         }
     }
 
-    /// Reads the whole index once it is known to be damaged, and takes changes again if all of it can be read. Blocks
-    /// for as long as that takes.
+    /// Reads the whole index once it is known to be damaged, and takes changes again if all of it is whole and no group is
+    /// halted. Blocks for as long as that takes.
     pub(super) fn look_at_damage(&self) -> Result<(), KvError> {
         let OtherRoles::Here(here) = &self.other_roles else { return Ok(()) };
         if self.damage.known.lock().is_none() {
             return Ok(());
         }
+        self.index.kv.verify_tables(&|| !self.is_stopping())?;
+        // Each row has a checksum of its own as well.
         self.index.kv.scan(&[], None, &mut |_, _| match self.is_stopping() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         })?;
         if self.is_stopping() || self.index.kv.damage().is_some() {
+            return Ok(());
+        }
+        let is_halted = |pg| self.lock(pg).pg.role() == Role::Halted;
+        if let Some(pg) = self.pg_ids().find(|pg| is_halted(*pg)) {
+            tracing::warn!(%pg, "the index was read and is whole, but a group is halted: the store takes no changes before the next start");
             return Ok(());
         }
         let removed = here.disk.remove(INDEX_DAMAGE_FILE);
@@ -177,7 +186,8 @@ impl Meta {
     /// Heeds that a group is halted. On a single node with a damaged index the others go on, and it answers what its index
     /// shows whole.
     pub(super) fn halted(&self, member: &mut Member, reason: String) {
-        if !self.is_read_only() {
+        // Damage of an earlier run explains no error of this one.
+        if !self.is_read_only() || self.index.kv.damage().is_none() {
             return self.fail(reason);
         }
         tracing::warn!(%reason, "a placement group is halted, as the index is damaged");
