@@ -1,5 +1,5 @@
-//! The code map names files and folders that exist, each in one way: crate, folders, file. Its table of the files that a put
-//! crosses stays short, and names functions that are there.
+//! The code map names files and folders that exist, each in one way: crate, folders, file. Its tables of the files that a put
+//! and a get cross stay short, and name functions that are there.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,17 @@ use crate::Failure;
 use crate::tree::{Tree, within_crate};
 
 const MAP: &str = "docs/code-map.md";
-/// The heading of the table.
-const PUT: &str = "### Files that a put crosses";
-/// Files that a reader opens to follow a put from the socket to the disk.
-const PUT_FILES_MAX: usize = 25;
+const PUT: Crossing = Crossing { title: "Files that a put crosses", files_max: 25 };
+const GET: Crossing = Crossing { title: "Files that a get crosses", files_max: 21 };
 
-/// Reports each path of the map that is not in the tree, with its line, and the faults of the table.
+/// A table of the files that a reader opens to follow a request between the socket and the disk.
+struct Crossing {
+    title: &'static str,
+    /// Most rows of the table.
+    files_max: usize,
+}
+
+/// Reports each path of the map that is not in the tree, with its line, and the faults of its tables.
 pub(crate) fn check(tree: &Tree) -> Result<(), Failure> {
     let Some(map) = tree.files.iter().find(|source| source.path == MAP) else {
         return Failure::of("code map", vec![format!("{MAP}: is not there")]);
@@ -23,7 +28,9 @@ pub(crate) fn check(tree: &Tree) -> Result<(), Failure> {
         source.map(|source| source.text.as_str())
     };
     let mut faults = faults(&map.text, &known);
-    faults.extend(faults_of_put(&map.text, text_of));
+    for crossing in [PUT, GET] {
+        faults.extend(crossing.faults(&map.text, text_of));
+    }
     Failure::of("code map", faults)
 }
 
@@ -63,35 +70,37 @@ fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// The faults of the table: it has too many rows, they are not numbered, or one names a function that its file does not have.
-fn faults_of_put<'t>(text: &str, text_of: impl Fn(&str) -> Option<&'t str>) -> Vec<String> {
-    let section = text.split_once(PUT).map_or("", |(_, section)| section);
-    let section = section.split_once("\n#").map_or(section, |(section, _)| section);
-    let (mut faults, mut rows) = (Vec::new(), 0);
-    for line in section.lines() {
-        let mut cells = line.trim_matches('|').split('|').map(str::trim);
-        let Some(number) = cells.next().and_then(|cell| cell.parse::<usize>().ok()) else {
-            continue;
-        };
-        let (file, functions) =
-            (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
-        rows += 1;
-        if number != rows {
-            faults.push(format!(
-                "{MAP}: row {rows} of the files that a put crosses has the number {number}"
-            ));
+impl Crossing {
+    /// The faults of the table: it has too many rows, they are not numbered, or one names a function that its file does not have.
+    fn faults<'t>(&self, text: &str, text_of: impl Fn(&str) -> Option<&'t str>) -> Vec<String> {
+        let Self { title, files_max } = self;
+        let section = text.split_once(&format!("### {title}\n")).map_or("", |(_, section)| section);
+        let section = section.split_once("\n#").map_or(section, |(section, _)| section);
+        let (mut faults, mut rows) = (Vec::new(), 0);
+        for line in section.lines() {
+            let mut cells = line.trim_matches('|').split('|').map(str::trim);
+            let Some(number) = cells.next().and_then(|cell| cell.parse::<usize>().ok()) else {
+                continue;
+            };
+            let (file, functions) =
+                (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
+            rows += 1;
+            if number != rows {
+                faults.push(format!("{MAP}: row {rows} of \"{title}\" has the number {number}"));
+            }
+            let source = spans(file).next().and_then(&text_of).unwrap_or_default();
+            let is_there = |name: &&str| {
+                ["(", "<"].iter().any(|end| source.contains(&format!("fn {name}{end}")))
+            };
+            let gone = spans(functions).filter(|name| !is_there(name));
+            faults.extend(gone.map(|name| format!("{MAP}: {file} has no function `{name}`")));
         }
-        let source = spans(file).next().and_then(&text_of).unwrap_or_default();
-        let is_there =
-            |name: &&str| ["(", "<"].iter().any(|end| source.contains(&format!("fn {name}{end}")));
-        let gone = spans(functions).filter(|name| !is_there(name));
-        faults.extend(gone.map(|name| format!("{MAP}: {file} has no function `{name}`")));
+        if !(1..=*files_max).contains(&rows) {
+            let most = format!("{rows} rows of \"{title}\", of at most {files_max}");
+            faults.push(format!("{MAP}: {most}: take out a layer that only passes on"));
+        }
+        faults
     }
-    if !(1..=PUT_FILES_MAX).contains(&rows) {
-        let most = format!("{rows} files that a put crosses, of at most {PUT_FILES_MAX}");
-        faults.push(format!("{MAP}: {most}: take out a layer that only passes on"));
-    }
-    faults
 }
 
 #[cfg(test)]
@@ -99,23 +108,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_of_a_put_that_grows_or_names_what_is_gone_is_reported() {
-        let table = |rows: usize| {
-            let rows = (1..=rows).map(|row| format!("| {row} | `kv/lsm.rs` | `open` |\n"));
-            format!(
-                "{PUT}\n\n| | file | in |\n|---|---|---|\n{}\n## Next\n\n| 1 |\n",
-                rows.collect::<String>()
-            )
-        };
-        let faults = |text: &str| {
-            faults_of_put(text, |path| (path == "kv/lsm.rs").then_some("fn open<T>()"))
-        };
-        assert_eq!(faults(&table(PUT_FILES_MAX)), Vec::<String>::new());
-        assert!(faults(&table(PUT_FILES_MAX + 1))[0].contains("26 files"));
-        assert!(faults("## The path of a put\n")[0].contains(" 0 files"));
-        assert!(faults(&table(1).replace("open", "shut"))[0].ends_with("has no function `shut`"));
-        assert!(faults(&table(1).replace("lsm", "btree"))[0].ends_with("has no function `open`"));
-        assert!(faults(&table(2).replace("| 2 |", "| 1 |"))[0].contains("row 2"));
+    fn a_table_of_a_request_that_grows_or_names_what_is_gone_is_reported() {
+        for crossing in [PUT, GET] {
+            let most = crossing.files_max;
+            let table = |rows: usize| {
+                let rows = (1..=rows).map(|row| format!("| {row} | `kv/lsm.rs` | `open` |\n"));
+                format!(
+                    "### {}\n\n| | file | in |\n|---|---|---|\n{}\n## Next\n\n| 1 |\n",
+                    crossing.title,
+                    rows.collect::<String>()
+                )
+            };
+            let faults = |text: &str| {
+                crossing.faults(text, |path| (path == "kv/lsm.rs").then_some("fn open<T>()"))
+            };
+            assert_eq!(faults(&table(most)), Vec::<String>::new());
+            assert!(faults(&table(most + 1))[0].contains(&format!(" {} rows", most + 1)));
+            assert!(faults("## The path of a put\n")[0].contains(" 0 rows"));
+            let gone = |name: &str| format!("has no function `{name}`");
+            assert!(faults(&table(1).replace("open", "shut"))[0].ends_with(&gone("shut")));
+            assert!(faults(&table(1).replace("lsm", "btree"))[0].ends_with(&gone("open")));
+            assert!(faults(&table(2).replace("| 2 |", "| 1 |"))[0].contains("row 2"));
+        }
     }
 
     #[test]
