@@ -23,7 +23,7 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
             exit::code(exit::USAGE)
         }
         Ok(Some(Kind::Worker)) => pack::status::show(path, args.json),
-        Ok(Some(Kind::DevCluster)) => cluster::status::run(&dev::role_beside(path), args),
+        Ok(Some(Kind::DevCluster)) => cluster::status::run(&dev::operator_role(path), args),
         Ok(None) if path.is_dir() => {
             let dir = path.display();
             eprintln!("error: NOT WELL: nothing of Larder's is in {dir} yet. Start a server on it");

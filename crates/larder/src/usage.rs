@@ -91,7 +91,7 @@ fn asked(path: &Path) -> Result<Usage, UsageError> {
     match found {
         Some(Kind::Store) => Ok(store_status::usage(path)?),
         Some(Kind::Worker) => Err(UsageError::Worker(name())),
-        Some(Kind::DevCluster) => Ok(usage::ask(&dev::role_beside(path))?),
+        Some(Kind::DevCluster) => Ok(usage::ask(&dev::operator_role(path))?),
         None if path.is_dir() => Err(UsageError::Nothing(name())),
         _ => Ok(usage::ask(path)?),
     }

@@ -68,7 +68,9 @@ pub use source::{FetchSink, Source};
 pub use status::{HomeStatus, OldestChange, PeerStatus, RegionStatus};
 pub use token::JoinToken;
 pub use transport::ListenSocket;
-pub use waiting::{HomeOrder, Order, Setting, SharingSetting, Waiting, ask, asked, forget};
+pub use waiting::{
+    HomeOrder, Order, Setting, SharingSetting, Waiting, asked, forget, submit_order,
+};
 
 #[cfg(test)]
 mod golden;

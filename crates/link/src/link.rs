@@ -89,7 +89,7 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
-    pub async fn ask(&self, ask: IdsQuery) -> Result<IdsReply, LinkError> {
+    pub async fn query_ids(&self, ask: IdsQuery) -> Result<IdsReply, LinkError> {
         self.call(Request::IdsQuery(ask)).await
     }
 

@@ -17,7 +17,7 @@ use crate::limits::{ACCEPT_PAUSE, CONNECT_TIME_MAX, IDLE_ANSWERING_MAX, IDLE_STR
 use crate::requests::RequestHandler;
 use crate::slots::{ConnectionSlots, SlotOwner};
 use crate::source::Source;
-use crate::transport::{Acceptor, Arrived, Caller, Shaken};
+use crate::transport::{AcceptedStream, Acceptor, Arrived, Caller};
 
 /// Answers other regions. Dropped, it ends with all of its connections.
 #[derive(Debug)]
@@ -94,9 +94,9 @@ impl<S: Source> Answering<S> {
         let conversation =
             Conversation { handler: self.handler.clone(), caller, address, is_compressed };
         let answering = match stream {
-            Shaken::Tls(stream) => tokio::spawn(conversation.hold(http, stream)),
+            AcceptedStream::Tls(stream) => tokio::spawn(conversation.hold(http, stream)),
             #[cfg(feature = "simulated")]
-            Shaken::Simulated(stream) => {
+            AcceptedStream::Simulated(stream) => {
                 // The date would be that of the day on which the simulation runs.
                 http.auto_date_header(false);
                 tokio::spawn(conversation.hold(http, stream))

@@ -142,7 +142,9 @@ impl<S: Source> RequestHandler<S> {
                 self.fetch(from, FetchRequest::Part(part), compress, metrics).await
             }
             Request::Hello => encoded(&in_time(self.source.hello(from)).await?, counted),
-            Request::IdsQuery(ask) => encoded(&in_time(self.source.ask(from, ask)).await?, counted),
+            Request::IdsQuery(ask) => {
+                encoded(&in_time(self.source.query_ids(from, ask)).await?, counted)
+            }
             Request::Walk(walk) => encoded(&in_time(self.source.walk(from, walk)).await?, counted),
             Request::List(list) => encoded(&in_time(self.source.list(from, list)).await?, counted),
             Request::Members(known) => encoded(&self.members(known).await?, counted),

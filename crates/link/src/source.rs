@@ -28,7 +28,7 @@ pub trait Source: Send + Sync + 'static {
     fn hello(&self, from: RegionId) -> impl Future<Output = Result<Hello, Declined>> + Send;
 
     /// The ids behind tokens.
-    fn ask(
+    fn query_ids(
         &self,
         from: RegionId,
         ask: IdsQuery,

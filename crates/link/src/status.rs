@@ -155,7 +155,7 @@ impl RegionStatus {
 
     /// True if a server wrote it a moment ago.
     #[must_use]
-    pub fn is_heard(&self) -> bool {
+    pub fn is_fresh(&self) -> bool {
         self.age_ms() <= STATUS_AGE_MAX.as_millis() as u64
     }
 }
@@ -180,9 +180,9 @@ mod tests {
         let mut status = RegionStatus::now(RegionId(2), "b".parse().unwrap(), Vec::new());
         status.write(dir.path()).unwrap();
         assert_eq!(RegionStatus::read(dir.path()).unwrap().as_ref(), Some(&status));
-        assert!(status.is_heard());
+        assert!(status.is_fresh());
         status.written_ms -= 11_000;
-        assert!(!status.is_heard());
+        assert!(!status.is_fresh());
         status.version = 2;
         status.write(dir.path()).unwrap();
         let later = RegionStatus::read(dir.path()).unwrap_err().to_string();

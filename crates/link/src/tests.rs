@@ -68,7 +68,7 @@ impl Source for Fake {
         Ok(Hello { number: self.number, pg_count: 256, now_ms: 7 })
     }
 
-    async fn ask(&self, _from: RegionId, ask: IdsQuery) -> Result<IdsReply, Declined> {
+    async fn query_ids(&self, _from: RegionId, ask: IdsQuery) -> Result<IdsReply, Declined> {
         match self.how {
             How::Busy => Err(Declined::Busy),
             How::Never => std::future::pending().await,

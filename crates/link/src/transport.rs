@@ -198,7 +198,7 @@ pub(crate) struct Caller {
 }
 
 /// A connection whose caller is known by its key.
-pub(crate) enum Shaken {
+pub(crate) enum AcceptedStream {
     Tls(Box<TlsStream<WriteTimeout<TcpStream>>>),
     #[cfg(feature = "simulated")]
     Simulated(WriteTimeout<BoxedStream>),
@@ -208,7 +208,7 @@ impl Arrived {
     pub(crate) async fn shake_hands(
         self,
         is_compressed: Arc<AtomicBool>,
-    ) -> io::Result<(Shaken, Caller)> {
+    ) -> io::Result<(AcceptedStream, Caller)> {
         match self {
             Self::Tls(tcp, tls) => {
                 tcp.set_nodelay(true)?;
@@ -218,12 +218,12 @@ impl Arrived {
                 let shown = shown.ok_or_else(|| io::Error::other("no certificate was shown"))?;
                 let key = Fingerprint::of(shown).map_err(io::Error::other)?;
                 let session = session_secret(session).map_err(io::Error::other)?;
-                Ok((Shaken::Tls(Box::new(stream)), Caller { key, session }))
+                Ok((AcceptedStream::Tls(Box::new(stream)), Caller { key, session }))
             }
             #[cfg(feature = "simulated")]
             Self::Simulated(stream, key) => {
                 let stream = WriteTimeout::of(stream, is_compressed);
-                Ok((Shaken::Simulated(stream), Caller { key, session: SESSION }))
+                Ok((AcceptedStream::Simulated(stream), Caller { key, session: SESSION }))
             }
         }
     }

@@ -94,7 +94,7 @@ impl Waiting for HomeOrder {
 ///
 /// # Errors
 /// [`Usage::NotRegion`], [`Usage::ManyWait`], and if the file cannot be read or written.
-pub fn ask<W: Waiting>(dir: &Path, asked: W) -> Result<(), LinkError> {
+pub fn submit_order<W: Waiting>(dir: &Path, asked: W) -> Result<(), LinkError> {
     if read(dir)?.is_none() {
         return Err(Usage::NotRegion(dir.to_owned()).into());
     }
@@ -147,7 +147,7 @@ mod tests {
 
     fn region() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let refused = ask(dir.path(), Setting { bucket: name("photos"), regions: 2 });
+        let refused = submit_order(dir.path(), Setting { bucket: name("photos"), regions: 2 });
         assert!(matches!(refused, Err(LinkError::Usage(Usage::NotRegion(_)))));
         let (own, advertise) = ("one".parse().unwrap(), "127.0.0.1:7001".parse().unwrap());
         crate::found(dir.path(), own, "127.0.0.1:7001".to_owned(), advertise).unwrap();
@@ -160,7 +160,7 @@ mod tests {
         let setting = |text: &str, regions| Setting { bucket: name(text), regions };
         assert_eq!(asked::<Setting>(dir.path()).unwrap(), []);
         for (text, regions) in [("photos", 2), ("films", 3), ("photos", 1)] {
-            ask(dir.path(), setting(text, regions)).unwrap();
+            submit_order(dir.path(), setting(text, regions)).unwrap();
         }
         let all = || asked::<Setting>(dir.path()).unwrap();
         assert_eq!(all(), [setting("films", 3), setting("photos", 1)]);

@@ -196,7 +196,7 @@ impl Endpoint {
     }
 
     /// Connects to servers of this process in this way, from the next connection on.
-    pub(crate) fn call_neighbours_by(&self, connect: LocalConnector) {
+    pub(crate) fn set_local_connector(&self, connect: LocalConnector) {
         // It is set once: an endpoint belongs to one server, which has one port.
         drop(self.neighbours.set(connect));
     }

@@ -25,7 +25,7 @@ impl Endpoint {
     pub fn share(&self, listen_socket: &ListenSocket) {
         let ListenSocket::Shared(port) = listen_socket else { return };
         let (server_table, address) = (Arc::downgrade(port.server_table()), port.address());
-        self.call_neighbours_by(Box::new(move |endpoint, target| {
+        self.set_local_connector(Box::new(move |endpoint, target| {
             connect(endpoint, target, (&server_table, address))
         }));
     }

@@ -178,7 +178,7 @@ impl Budget {
 
     /// Takes note that `clients` requests of clients are under way at the busiest data server; called at intervals while
     /// there is work.
-    pub fn heard(&mut self, clients: u32) {
+    pub fn observe_clients(&mut self, clients: u32) {
         if clients >= CLIENTS_QUEUE {
             self.yields += 1;
             self.rate = (self.rate / 2).max(self.least());
@@ -352,19 +352,19 @@ mod tests {
     #[test]
     fn it_yields_while_clients_queue_but_never_stops() {
         let mut budget = Budget::new(64 * MIB);
-        budget.heard(CLIENTS_QUEUE - 1);
+        budget.observe_clients(CLIENTS_QUEUE - 1);
         assert_eq!((budget.rate(), budget.yields()), (64 * MIB, 0));
-        budget.heard(CLIENTS_QUEUE);
+        budget.observe_clients(CLIENTS_QUEUE);
         assert_eq!((budget.rate(), budget.yields()), (32 * MIB, 1));
         for _ in 0..100 {
-            budget.heard(1000);
+            budget.observe_clients(1000);
         }
         let least = 64 * MIB / BACKGROUND_LEAST_PART;
         assert_eq!(budget.rate(), least);
         assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Admission::Begins);
         assert_eq!(begin(&mut budget, 0, Work::Scrub, least), Admission::NotBefore(1_000_000));
         for _ in 0..BACKGROUND_LEAST_PART {
-            budget.heard(0);
+            budget.observe_clients(0);
         }
         assert_eq!(budget.rate(), 64 * MIB, "all of it again when the clients are gone");
     }

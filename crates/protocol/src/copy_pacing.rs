@@ -136,7 +136,7 @@ impl CopyPacing {
     }
 
     /// The leading manager answers what was said at `sent_ms`.
-    pub fn heard(&mut self, sent_ms: u64, turn: CopyTurn) {
+    pub fn receive_turn(&mut self, sent_ms: u64, turn: CopyTurn) {
         if self.turn.is_none_or(|(latest_ms, _)| sent_ms >= latest_ms) {
             self.turn = Some((sent_ms, turn));
         }
@@ -178,7 +178,7 @@ mod tests {
         let mut turns = CopyPacing::default();
         assert_eq!(turns.need(), None);
         turns.begin(100, priority(1));
-        turns.heard(100, turn(CopyPriority::FIRST));
+        turns.receive_turn(100, turn(CopyPriority::FIRST));
         assert!(turns.may_copy(100));
         assert_eq!(turns.need(), None, "to look is no need");
         turns.found(Some(priority(1)));
@@ -190,21 +190,21 @@ mod tests {
     #[test]
     fn what_is_less_urgent_waits_for_a_turn_that_answers_its_need() {
         let mut turns = CopyPacing::default();
-        turns.heard(90, turn(CopyPriority::LAST));
+        turns.receive_turn(90, turn(CopyPriority::LAST));
         turns.begin(100, priority(2));
         assert_eq!(turns.need(), Some((priority(2), true)), "it waits with it");
         assert!(!turns.may_copy(101), "the turn answers an earlier need");
-        turns.heard(200, turn(priority(1)));
+        turns.receive_turn(200, turn(priority(1)));
         assert!(!turns.may_copy(201), "others come before");
-        turns.heard(300, turn(priority(2)));
+        turns.receive_turn(300, turn(priority(2)));
         assert!(turns.may_copy(301));
-        turns.heard(250, turn(priority(1)));
+        turns.receive_turn(250, turn(priority(1)));
         assert!(turns.may_copy(302), "it came late");
         turns.found(None);
         assert_eq!(turns.need(), Some((CopyPriority::LAST, true)), "to look on is hardly a need");
         turns.found(Some(priority(2)));
         assert_eq!(turns.need(), Some((priority(2), false)));
-        turns.heard(400, turn(priority(1)));
+        turns.receive_turn(400, turn(priority(1)));
         assert!(!turns.may_copy(401), "somebody has lost more");
         turns.wait();
         assert_eq!(turns.need(), Some((priority(2), true)));
@@ -220,7 +220,7 @@ mod tests {
         turns.begin(100, priority(2));
         assert!(!turns.may_copy(100 + COPY_TURN_MS - 1));
         assert!(turns.may_copy(100 + COPY_TURN_MS));
-        turns.heard(200, turn(priority(1)));
+        turns.receive_turn(200, turn(priority(1)));
         assert!(!turns.may_copy(200 + COPY_TURN_MS - 1));
         assert!(turns.may_copy(200 + COPY_TURN_MS), "the turn is over, and no other comes");
         assert_eq!(turns.bytes_per_s(200 + COPY_TURN_MS, OWN), OWN);
@@ -231,7 +231,7 @@ mod tests {
         let mut turns = CopyPacing::default();
         turns.begin(100, priority(2));
         for (given, taken) in [(0, OWN), (OWN, OWN), (u64::MAX, COPY_LENT_MAX * OWN)] {
-            turns.heard(100, CopyTurn { upto: priority(2), bytes_per_s: given });
+            turns.receive_turn(100, CopyTurn { upto: priority(2), bytes_per_s: given });
             assert_eq!(turns.bytes_per_s(101, OWN), taken);
         }
     }

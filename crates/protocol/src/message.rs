@@ -209,7 +209,7 @@ impl Call {
     /// Returns true for a proxy's report of what it did or found, which holds in every view and may arrive without a
     /// caller that waits.
     #[must_use]
-    pub fn is_word(&self) -> bool {
+    pub fn is_report(&self) -> bool {
         match self {
             Self::Commit { .. }
             | Self::Abandon { .. }

@@ -44,7 +44,7 @@ struct Session {
     ops: BTreeMap<u64, Remembered>,
     refused: BTreeMap<u64, Refusal>,
     /// The tick at which its proxy was heard last by this run of this member.
-    heard: Option<u64>,
+    touched: Option<u64>,
     /// The number of sessions that were over when it was found to be.
     ended: u64,
 }
@@ -130,10 +130,10 @@ impl Sessions {
     }
 
     /// The session's proxy says something. Nothing is noted of one that would be turned away.
-    pub fn heard(&mut self, session: SessionId, tick: u64) {
+    pub fn touch(&mut self, session: SessionId, tick: u64) {
         if self.has_place(session) {
             self.make_room(session);
-            self.open.entry(session).or_default().heard = Some(tick);
+            self.open.entry(session).or_default().touched = Some(tick);
         }
     }
 
@@ -145,7 +145,7 @@ impl Sessions {
     /// The tick at which a session's proxy was heard last, if it ever was.
     #[must_use]
     pub fn last_seen_tick(&self, session: SessionId) -> Option<u64> {
-        self.open.get(&session)?.heard
+        self.open.get(&session)?.touched
     }
 
     /// The request became this op.
@@ -366,7 +366,7 @@ mod tests {
         for session in 0..count {
             sessions.record(&of(session, 1), id(2 + session), HybridClock(5));
         }
-        sessions.heard(SessionId(count), 1);
+        sessions.touch(SessionId(count), 1);
         assert_eq!(sessions.lookup(&of(count, 1)), Known::TooMany, "none is over");
         assert!(matches!(sessions.lookup(&of(3, 1)), Known::Op(_)), "a repeat is answered");
         for floor in [1, u64::MAX] {

@@ -297,7 +297,7 @@ impl CountsStatus {
     /// Decodes a server's counts, if they are within the limits of a report. They are measured before they are decoded:
     /// a count takes many times the bytes in memory.
     #[must_use]
-    pub fn heard(told: &[u8]) -> Option<Self> {
+    pub fn decode(told: &[u8]) -> Option<Self> {
         if told.len() > COUNTS_REPORT_BYTES_MAX {
             return None;
         }
@@ -400,8 +400,8 @@ mod tests {
         let counts = CountsStatus { age_s: most, counts: vec![longest; COUNTS_REPORTED_MAX] };
         assert!(counts.is_sound());
         let told = larder_types::codec::encode(&counts);
-        assert_eq!(CountsStatus::heard(&told), Some(counts));
+        assert_eq!(CountsStatus::decode(&told), Some(counts));
         let too_long = [told, vec![0; COUNTS_REPORT_BYTES_MAX]].concat();
-        assert_eq!(CountsStatus::heard(&too_long), None);
+        assert_eq!(CountsStatus::decode(&too_long), None);
     }
 }

@@ -1,15 +1,15 @@
-//! A manager's observations of its cluster: since when each trouble lasts, and how fast disks fill.
+//! A manager's observations of its cluster: since when each issue lasts, and how fast disks fill.
 //!
 //! Each manager observes for itself, so the observations outlive any leader. It keeps them in memory; a manager that starts adopts
-//! those of the others. The duration of a trouble is exact if its beginning was observed. Of a trouble that was there when a
+//! those of the others. The duration of an issue is exact if its beginning was observed. Of an issue that was there when a
 //! manager started, that manager knows a least duration only.
 //!
 //! # Invariants
 //!
-//! 1. A trouble that ended and began again counts from its last beginning.
-//! 2. Another manager's observations change only troubles whose beginning was not observed here.
+//! 1. An issue that ended and began again counts from its last beginning.
+//! 2. Another manager's observations change only issues whose beginning was not observed here.
 //! 3. While a manager knows of no leader its map may be old: it reports that no manager leads, and nothing else.
-//! 4. No observation outlives a gap in which a manager saw nothing: a trouble may have ended and begun again in it. A trouble that
+//! 4. No observation outlives a gap in which a manager saw nothing: an issue may have ended and begun again in it. An issue that
 //!    is there after the gap has lasted at least since then; other managers may know more.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,7 +23,7 @@ use crate::limits::{
     OBSERVED_REPORT_BYTES_MAX,
 };
 
-/// A trouble of a cluster.
+/// An issue of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum HealthIssue {
     /// The reporting manager knows of no leader.
@@ -35,7 +35,7 @@ pub enum HealthIssue {
     /// Volumes have fewer copies than wanted.
     CopiesMissing,
     /// A server is down: its number, and the version of the map in which its run began. An outage of its next run is another
-    /// trouble. A server that was cut off and comes back continues its run.
+    /// issue. A server that was cut off and comes back continues its run.
     ServerDown(u32, u64),
     /// A place is nearly full.
     NearlyFull(Place),
@@ -52,7 +52,7 @@ pub enum Place {
     Disk(u32),
 }
 
-/// The time for which a trouble has lasted.
+/// The time for which an issue has lasted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IssueDuration {
     /// Milliseconds until now.
@@ -62,7 +62,7 @@ pub struct IssueDuration {
 }
 
 impl IssueDuration {
-    /// The better of two durations of the same trouble: one whose beginning was observed, or else the longer one. If both
+    /// The better of two durations of the same issue: one whose beginning was observed, or else the longer one. If both
     /// beginnings were observed, the later one is right: the other manager has missed an end.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -102,8 +102,8 @@ impl Growth {
 /// Observations, as a manager reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Observations {
-    /// The present troubles.
-    pub troubles: Vec<(HealthIssue, IssueDuration)>,
+    /// The present issues.
+    pub issues: Vec<(HealthIssue, IssueDuration)>,
     /// The oldest look at each place, of those that are kept.
     pub fills: Vec<SpaceSample>,
 }
@@ -123,13 +123,12 @@ impl Observations {
     /// Decodes observations that a manager has reported; `None` if they break the limits. Their length is checked before they
     /// are decoded.
     #[must_use]
-    pub fn heard(told: &[u8]) -> Option<Self> {
+    pub fn decode(told: &[u8]) -> Option<Self> {
         if told.len() > OBSERVED_REPORT_BYTES_MAX {
             return None;
         }
         let now = decode::<Self>("observations of a manager", told).ok()?;
-        let fits =
-            now.troubles.len() <= ISSUES_REPORTED_MAX && now.fills.len() <= FILLS_REPORTED_MAX;
+        let fits = now.issues.len() <= ISSUES_REPORTED_MAX && now.fills.len() <= FILLS_REPORTED_MAX;
         fits.then_some(now)
     }
 
@@ -138,8 +137,8 @@ impl Observations {
     pub fn together(all: impl IntoIterator<Item = Self>) -> MergedObservations {
         let mut together = MergedObservations::default();
         for now in all {
-            for (trouble, lasting) in now.troubles {
-                let known = together.troubles.entry(trouble).or_insert(lasting);
+            for (issue, lasting) in now.issues {
+                let known = together.issues.entry(issue).or_insert(lasting);
                 *known = known.or(lasting);
             }
             for fill in now.fills {
@@ -156,8 +155,8 @@ impl Observations {
 /// The merged observations of several managers: see [`Observations::together`].
 #[derive(Debug, Default)]
 pub struct MergedObservations {
-    /// The troubles.
-    pub troubles: BTreeMap<HealthIssue, IssueDuration>,
+    /// The issues.
+    pub issues: BTreeMap<HealthIssue, IssueDuration>,
     /// The oldest look at each place.
     pub fills: BTreeMap<Place, SpaceSample>,
 }
@@ -165,7 +164,7 @@ pub struct MergedObservations {
 /// Looks that are older are forgotten, and not adopted: else managers could hand them on to one another for ever.
 const SAMPLE_AGE_MS_MAX: i128 = FILL_PAUSE_MS as i128 * FILL_SAMPLES_MAX as i128;
 
-/// The beginning of a trouble, as this manager knows it.
+/// The beginning of an issue, as this manager knows it.
 #[derive(Debug, Clone, Copy)]
 struct IssueStart {
     /// By the clock of [`State::now`]; earlier than its beginning if another manager said so.
@@ -179,24 +178,24 @@ pub struct Observed(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    troubles: BTreeMap<HealthIssue, IssueStart>,
-    /// True if there was no gap since troubles were observed last.
+    issues: BTreeMap<HealthIssue, IssueStart>,
+    /// True if there was no gap since issues were observed last.
     is_continuous: bool,
     /// Looks at each place, oldest first: when, and the bytes that were taken.
     samples: BTreeMap<Place, VecDeque<(i128, u64)>>,
 }
 
 impl Observed {
-    /// Notes the present troubles; those that are not among them have ended. The value of each is true if a trouble that is
-    /// new begins now. After a gap no trouble counts as beginning now.
-    pub fn observe(&self, troubles: &BTreeMap<HealthIssue, bool>, now_ms: u64) {
+    /// Notes the present issues; those that are not among them have ended. The value of each is true if an issue that is
+    /// new begins now. After a gap no issue counts as beginning now.
+    pub fn observe(&self, issues: &BTreeMap<HealthIssue, bool>, now_ms: u64) {
         let mut state = self.0.lock();
         let is_continuous = std::mem::replace(&mut state.is_continuous, true);
-        state.troubles.retain(|trouble, _| troubles.contains_key(trouble));
-        for (trouble, begins) in troubles {
-            if state.troubles.len() < ISSUES_REPORTED_MAX || state.troubles.contains_key(trouble) {
+        state.issues.retain(|issue, _| issues.contains_key(issue));
+        for (issue, begins) in issues {
+            if state.issues.len() < ISSUES_REPORTED_MAX || state.issues.contains_key(issue) {
                 let since = IssueStart { at: now_ms.into(), is_exact: is_continuous && *begins };
-                state.troubles.entry(*trouble).or_insert(since);
+                state.issues.entry(*issue).or_insert(since);
             }
         }
     }
@@ -206,16 +205,16 @@ impl Observed {
     pub fn observe_no_leader(&self, now_ms: u64, begins: bool) {
         let mut state = self.0.lock();
         state.is_continuous = false;
-        state.troubles.retain(|trouble, _| *trouble == HealthIssue::NoLeader);
+        state.issues.retain(|issue, _| *issue == HealthIssue::NoLeader);
         let since = IssueStart { at: now_ms.into(), is_exact: begins };
-        state.troubles.entry(HealthIssue::NoLeader).or_insert(since);
+        state.issues.entry(HealthIssue::NoLeader).or_insert(since);
     }
 
     /// Notes that this manager has seen nothing for a time.
     pub fn observe_gap(&self) {
         let mut state = self.0.lock();
         state.is_continuous = false;
-        state.troubles.clear();
+        state.issues.clear();
     }
 
     /// Keeps a look at the bytes taken of each place whose last look is at least [`FILL_PAUSE_MS`] ago; `None` if a server did
@@ -242,12 +241,12 @@ impl Observed {
         }
     }
 
-    /// Adopts what other managers know better: the beginnings of troubles that this one did not observe, and earlier looks.
+    /// Adopts what other managers know better: the beginnings of issues that this one did not observe, and earlier looks.
     pub fn adopt(&self, told: &MergedObservations, now_ms: u64) {
         let mut state = self.0.lock();
         let now = i128::from(now_ms);
-        for (trouble, lasting) in &told.troubles {
-            let Some(known) = state.troubles.get_mut(trouble).filter(|it| !it.is_exact) else {
+        for (issue, lasting) in &told.issues {
+            let Some(known) = state.issues.get_mut(issue).filter(|it| !it.is_exact) else {
                 continue;
             };
             let at = now - i128::from(lasting.for_ms);
@@ -268,12 +267,12 @@ impl Observed {
         }
     }
 
-    /// The number of troubles, and the milliseconds for which the oldest has lasted at least.
+    /// The number of issues, and the milliseconds for which the oldest has lasted at least.
     #[must_use]
-    pub fn troubles(&self, now_ms: u64) -> (usize, u64) {
+    pub fn issues(&self, now_ms: u64) -> (usize, u64) {
         let state = self.0.lock();
-        let oldest = state.troubles.values().map(|since| i128::from(now_ms) - since.at).max();
-        (state.troubles.len(), u64::try_from(oldest.unwrap_or_default()).unwrap_or_default())
+        let oldest = state.issues.values().map(|since| i128::from(now_ms) - since.at).max();
+        (state.issues.len(), u64::try_from(oldest.unwrap_or_default()).unwrap_or_default())
     }
 
     /// The observations now, as this manager reports them.
@@ -282,18 +281,18 @@ impl Observed {
         let state = self.0.lock();
         let now = i128::from(now_ms);
         let age_ms = |at: i128| u64::try_from(now - at).unwrap_or_default();
-        let told = |(trouble, since): (&HealthIssue, &IssueStart)| {
-            (*trouble, IssueDuration { for_ms: age_ms(since.at), is_exact: since.is_exact })
+        let told = |(issue, since): (&HealthIssue, &IssueStart)| {
+            (*issue, IssueDuration { for_ms: age_ms(since.at), is_exact: since.is_exact })
         };
-        if let Some(unled) = state.troubles.get_key_value(&HealthIssue::NoLeader) {
-            return Observations { troubles: vec![told(unled)], fills: Vec::new() };
+        if let Some(unled) = state.issues.get_key_value(&HealthIssue::NoLeader) {
+            return Observations { issues: vec![told(unled)], fills: Vec::new() };
         }
         let fills = state.samples.iter().filter_map(|(place, samples)| {
             let &(at, taken) = samples.front()?;
             Some(SpaceSample { place: *place, taken, within_s: age_ms(at) / 1000 })
         });
-        let troubles = state.troubles.iter().map(told).collect();
-        Observations { troubles, fills: fills.collect() }
+        let issues = state.issues.iter().map(told).collect();
+        Observations { issues, fills: fills.collect() }
     }
 }
 
@@ -308,12 +307,12 @@ mod tests {
     const DOWN: HealthIssue = HealthIssue::ServerDown(4, 17);
 
     /// Troubles of now, of which those that are new begin, or not.
-    fn seen(troubles: &[HealthIssue], begin: bool) -> BTreeMap<HealthIssue, bool> {
-        troubles.iter().map(|trouble| (*trouble, begin)).collect()
+    fn seen(issues: &[HealthIssue], begin: bool) -> BTreeMap<HealthIssue, bool> {
+        issues.iter().map(|issue| (*issue, begin)).collect()
     }
 
-    fn lasting(now: &Observations, trouble: HealthIssue) -> Option<(u64, bool)> {
-        let found = now.troubles.iter().find(|(known, _)| *known == trouble);
+    fn lasting(now: &Observations, issue: HealthIssue) -> Option<(u64, bool)> {
+        let found = now.issues.iter().find(|(known, _)| *known == issue);
         found.map(|(_, it)| (it.for_ms, it.is_exact))
     }
 
@@ -325,7 +324,7 @@ mod tests {
         let now = observed.now(9000);
         assert_eq!(lasting(&now, HealthIssue::CopiesMissing), Some((8000, false)), "it was there");
         assert_eq!(lasting(&now, DOWN), Some((4000, true)));
-        assert_eq!(observed.troubles(9000), (2, 8000));
+        assert_eq!(observed.issues(9000), (2, 8000));
         observed.observe(&seen(&[DOWN], true), 10_000);
         observed.observe(&seen(&[DOWN, HealthIssue::CopiesMissing], true), 11_000);
         let now = observed.now(11_500);
@@ -365,7 +364,7 @@ mod tests {
         // As of a manager that has not heard of the pause between two of them yet.
         let late = IssueDuration { for_ms: HOUR_MS, is_exact: true };
         let told =
-            Observations { troubles: vec![(HealthIssue::PgsInactive, late)], fills: Vec::new() };
+            Observations { issues: vec![(HealthIssue::PgsInactive, late)], fills: Vec::new() };
         observed.adopt(&Observations::together([told]), 2000);
         assert_eq!(lasting(&observed.now(2000), HealthIssue::PgsInactive), Some((1000, true)));
     }
@@ -377,7 +376,7 @@ mod tests {
         observed.observe_no_leader(2000, true);
         observed.observe_no_leader(3000, true);
         let now = observed.now(4000);
-        assert_eq!(now.troubles.len(), 1);
+        assert_eq!(now.issues.len(), 1);
         assert_eq!(lasting(&now, HealthIssue::NoLeader), Some((2000, true)));
         observed.observe(&seen(&[DOWN], true), 5000);
         assert_eq!(lasting(&observed.now(5000), DOWN), Some((0, false)), "it may have ended");
@@ -401,7 +400,7 @@ mod tests {
         assert_eq!(behind(&cut_off), Some((0, false)), "copies were all there meanwhile");
         let together = Observations::together([cut_off.now(now_ms), other.now(now_ms)]);
         let exact = IssueDuration { for_ms: 10 * MINUTE_MS, is_exact: true };
-        assert_eq!(together.troubles[&HealthIssue::CopiesMissing], exact);
+        assert_eq!(together.issues[&HealthIssue::CopiesMissing], exact);
         cut_off.adopt(&together, now_ms);
         assert_eq!(behind(&cut_off), Some((10 * MINUTE_MS, true)));
         cut_off.observe_gap();
@@ -421,7 +420,7 @@ mod tests {
         observed.look(&taken, week_ms + HOUR_MS);
         assert_eq!(oldest(week_ms + HOUR_MS), 3600, "only the second is left");
         let fill = SpaceSample { place: Place::Cluster, taken: 1, within_s: week_ms / 1000 + 1 };
-        let told = Observations { troubles: Vec::new(), fills: vec![fill] };
+        let told = Observations { issues: Vec::new(), fills: vec![fill] };
         observed.adopt(&Observations::together([told]), week_ms + HOUR_MS);
         assert_eq!(oldest(week_ms + HOUR_MS), 3600);
     }
@@ -437,7 +436,7 @@ mod tests {
         let mut more = down(1);
         more.extend(down(0));
         observed.observe(&more, 1000);
-        assert_eq!(observed.now(1000).troubles.len(), ISSUES_REPORTED_MAX);
+        assert_eq!(observed.now(1000).issues.len(), ISSUES_REPORTED_MAX);
         let places = |from: u32| -> BTreeMap<Place, Option<u64>> {
             (from..from + FILLS_REPORTED_MAX as u32)
                 .map(|disk| (Place::Disk(disk), Some(1)))
@@ -468,12 +467,12 @@ mod tests {
     #[test]
     fn of_several_managers_the_best_knowledge_counts() {
         let told = |for_ms, is_exact, within_s| Observations {
-            troubles: vec![(DOWN, IssueDuration { for_ms, is_exact })],
+            issues: vec![(DOWN, IssueDuration { for_ms, is_exact })],
             fills: vec![SpaceSample { place: Place::Cluster, taken: within_s, within_s }],
         };
         let all = [told(9000, false, 5), told(7000, true, 7), told(6000, true, 6)];
         let together = Observations::together(all);
-        assert_eq!(together.troubles[&DOWN], IssueDuration { for_ms: 6000, is_exact: true });
+        assert_eq!(together.issues[&DOWN], IssueDuration { for_ms: 6000, is_exact: true });
         assert_eq!(together.fills[&Place::Cluster].taken, 7);
     }
 
@@ -488,17 +487,17 @@ mod tests {
 
     #[test]
     fn the_most_that_a_manager_tells_is_heard_and_more_is_not() {
-        let trouble = HealthIssue::ServerDown(u32::MAX, u64::MAX);
+        let issue = HealthIssue::ServerDown(u32::MAX, u64::MAX);
         let lasting = IssueDuration { for_ms: u64::MAX, is_exact: true };
         let fill =
             SpaceSample { place: Place::Disk(u32::MAX), taken: u64::MAX, within_s: u64::MAX };
         let most = Observations {
-            troubles: vec![(trouble, lasting); ISSUES_REPORTED_MAX],
+            issues: vec![(issue, lasting); ISSUES_REPORTED_MAX],
             fills: vec![fill; FILLS_REPORTED_MAX],
         };
         let told = larder_types::codec::encode(&most);
-        assert_eq!(Observations::heard(&told), Some(most.clone()));
+        assert_eq!(Observations::decode(&told), Some(most.clone()));
         let more = Observations { fills: vec![fill; FILLS_REPORTED_MAX + 1], ..most };
-        assert_eq!(Observations::heard(&larder_types::codec::encode(&more)), None);
+        assert_eq!(Observations::decode(&larder_types::codec::encode(&more)), None);
     }
 }

@@ -347,7 +347,7 @@ fn said() -> Vec<String> {
             holders: vec![ServerId(4), ServerId(300)],
             grant,
             extents: chunk.extents.clone(),
-            patience_ms: 30_000,
+            max_wait_ms: 30_000,
         })))),
         hex(&encode(&DataCall::ReadVerified { chunk: Box::new(chunk), from: 65_536, len: 300 })),
         hex(&encode(&DataReply::Copied(CopyEnd::Durable, Vec::new()))),
@@ -392,7 +392,7 @@ fn observed() -> Observations {
     let exact = |for_ms| IssueDuration { for_ms, is_exact: true };
     let fill = |place| SpaceSample { place, taken: 1 << 20, within_s: 301 };
     Observations {
-        troubles: vec![
+        issues: vec![
             (HealthIssue::NoLeader, IssueDuration { for_ms: 300, is_exact: false }),
             (HealthIssue::PgsInactive, exact(301)),
             (HealthIssue::PgsIncomplete, exact(302)),

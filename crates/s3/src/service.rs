@@ -75,7 +75,7 @@ impl S3Service {
 
     /// Has requests of uploads that others have begun handed on to them.
     #[must_use]
-    pub fn beside(mut self, forwarder: Arc<dyn UploadForwarder>) -> Self {
+    pub fn with_forwarder(mut self, forwarder: Arc<dyn UploadForwarder>) -> Self {
         self.forwarder = Some(forwarder);
         self
     }

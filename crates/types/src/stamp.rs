@@ -24,7 +24,7 @@ impl Stamp {
     /// # Panics
     /// If `own` is no number.
     #[must_use]
-    pub fn told_by(self, own: RegionId) -> Self {
+    pub fn qualified_by(self, own: RegionId) -> Self {
         assert_ne!(own, RegionId::OWN, "a store that tells its versions has a number");
         let region = if self.region == RegionId::OWN { own } else { self.region };
         Self { clock: self.clock, region }
@@ -32,7 +32,7 @@ impl Stamp {
 
     /// Returns true if it names one version among all regions: it has a clock, and the region's number.
     #[must_use]
-    pub fn is_told(self) -> bool {
+    pub fn is_qualified(self) -> bool {
         self.clock.0 > 0 && self.region != RegionId::OWN
     }
 }
@@ -70,8 +70,12 @@ mod tests {
 
     #[test]
     fn a_store_puts_its_number_in_place_of_its_own() {
-        assert_eq!(stamp(5, 0).told_by(RegionId(3)), stamp(5, 3));
-        assert_eq!(stamp(5, 4).told_by(RegionId(3)), stamp(5, 4));
-        assert!(stamp(5, 3).is_told() && !stamp(5, 0).is_told() && !stamp(0, 3).is_told());
+        assert_eq!(stamp(5, 0).qualified_by(RegionId(3)), stamp(5, 3));
+        assert_eq!(stamp(5, 4).qualified_by(RegionId(3)), stamp(5, 4));
+        assert!(
+            stamp(5, 3).is_qualified()
+                && !stamp(5, 0).is_qualified()
+                && !stamp(0, 3).is_qualified()
+        );
     }
 }

@@ -32,7 +32,7 @@ use crate::verdict::Finding;
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Copies that were damaged on purpose: (grant, replica).
-pub(crate) type Rotten = Rc<RefCell<BTreeSet<(Grant, usize)>>>;
+pub(crate) type DamagedCopies = Rc<RefCell<BTreeSet<(Grant, usize)>>>;
 
 enum Out {
     PgRequest { node: usize, input: NodeIn },
@@ -61,7 +61,7 @@ struct State {
     /// The latest map.
     map: Arc<Topology>,
     setup: Arc<Setup>,
-    rotten: Rotten,
+    rotten: DamagedCopies,
     agreed: Shared,
     reads: Choices,
     /// No put is slow or dropped on purpose any more.
@@ -78,7 +78,7 @@ impl ProxyContext {
         proxy: usize,
         seed: u64,
         setup: &Arc<Setup>,
-        rotten: &Rotten,
+        rotten: &DamagedCopies,
         agreed: &Shared,
     ) -> Self {
         let mut rng = SeededRng::new(seed);

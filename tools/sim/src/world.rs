@@ -19,7 +19,7 @@ use crate::node::{NoStart, Node};
 use crate::places::names;
 use crate::process_end::ProcessEnd;
 use crate::proxy::Proxy;
-use crate::proxy_context::Rotten;
+use crate::proxy_context::DamagedCopies;
 use crate::reduction::Reduction;
 use crate::servers::{Part, Server};
 use crate::setup::{MessageFaults, Setup};
@@ -44,7 +44,7 @@ pub(crate) struct World {
     pub(crate) stores: Vec<Store>,
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) clients: Clients,
-    pub(crate) rotten: Rotten,
+    pub(crate) rotten: DamagedCopies,
     /// Meta servers that lost their disk and that the managers do not know of yet.
     lost: BTreeSet<usize>,
     pub(crate) ops: u32,
@@ -71,7 +71,7 @@ impl World {
         let mut net = Net::new(SeededRng::new(rng.next_u64()), setup.message_faults, trace);
         let managers: Vec<Manager> =
             (0..setup.managers).map(|id| Manager::new(id, &setup, &agreed)).collect();
-        let rotten = Rotten::default();
+        let rotten = DamagedCopies::default();
         let proxies = (0..setup.proxies)
             .map(|id| Proxy::new(id, &setup, &rotten, &agreed, &mut net))
             .collect();

@@ -42,7 +42,7 @@ fn role_of_machine(dir: &Path) -> Result<RoleConfig, ConfigError> {
     }
     kind::allow(dir, |found| found == Kind::Machine)?;
     match Record::load(dir) {
-        Ok(Some(record)) => Ok(record.role_beside(dir)),
+        Ok(Some(record)) => Ok(record.operator_role(dir)),
         Ok(None) => Err(wrong(format!("there is no {RECORD}"))),
         Err(error) => Err(wrong(error.to_string())),
     }

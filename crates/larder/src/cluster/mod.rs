@@ -259,7 +259,7 @@ impl Member {
         let map_store = MapStore::open(&config.dir, me)?;
         let contacts = Arc::new(Contacts::new(&endpoint, managers(config)));
         let managers = Arc::new(
-            ManagersClient::start_keeping(contacts, map_store).beside(context.colocated()),
+            ManagersClient::start_keeping(contacts, map_store).with_colocated(context.colocated()),
         );
         // Before it waits: a certificate that has ended is renewed, and only then somebody answers.
         let path = config.dir.join(IDENTITY_FILE);

@@ -104,7 +104,7 @@ impl Record {
     }
 
     /// The configuration of the role by which an operator's commands speak to the managers.
-    pub(crate) fn role_beside(&self, dir: &Path) -> RoleConfig {
+    pub(crate) fn operator_role(&self, dir: &Path) -> RoleConfig {
         let is_there = |role: &ServerRole| dir.join(role_name(*role)).join(IDENTITY_FILE).exists();
         let role = self.roles().find(is_there).or_else(|| self.roles().next());
         self.role(dir, role.unwrap_or(ServerRole::Proxy))
@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn commands_speak_as_the_first_role_that_there_is() {
-        let config = record().role_beside(Path::new("/srv"));
+        let config = record().operator_role(Path::new("/srv"));
         assert_eq!(config.dir, Path::new("/srv/meta"));
         assert_eq!((config.listen.as_str(), config.managers.len()), ("b:1", 2));
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("data")).unwrap();
         fs::write(dir.path().join("data").join(IDENTITY_FILE), "").unwrap();
-        let config = record().role_beside(dir.path());
+        let config = record().operator_role(dir.path());
         assert_eq!(config.dir, dir.path().join("data"), "the other has lost its directory");
     }
 }

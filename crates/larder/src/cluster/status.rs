@@ -50,9 +50,9 @@ pub(crate) const WATCH_PAUSE: Duration = Duration::from_secs(2);
 struct Status {
     /// The worst that is wrong, with the remedy, in a line.
     verdict: String,
-    /// The troubles that there are, with the time since when managers have observed each.
-    #[serde(serialize_with = "issues::shown")]
-    troubles: HealthIssues,
+    /// The issues that there are, with the time since when managers have observed each.
+    #[serde(rename = "troubles", serialize_with = "issues::shown")]
+    issues: HealthIssues,
     cluster: String,
     /// The protocol's version that all its servers speak.
     cluster_version: u8,
@@ -247,9 +247,9 @@ fn status(
     }
     let told = background.iter().filter_map(|it| Some((ServerId(it.server), it.space.as_ref()?)));
     let space = Spaces::of(map, told, disk_free_space);
-    let troubles = HealthIssues::of(map, is_latest, &space, observed);
+    let issues = HealthIssues::of(map, is_latest, &space, observed);
     let servers = map.servers.iter().map(|(id, record)| {
-        let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, (&space, &troubles)));
+        let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, (&space, &issues)));
         let disks: Vec<Disk> = disks.collect();
         let own = space.by_server.get(id).copied().unwrap_or_default();
         Server {
@@ -265,7 +265,7 @@ fn status(
             volumes_free: disks.iter().map(|disk| disk.volumes - disk.volumes_used).sum(),
             copies: copies.get(id).copied().unwrap_or(0),
             space: own,
-            growth: troubles.growth(Place::Server(id.0), &own, &space),
+            growth: issues.growth(Place::Server(id.0), &own, &space),
             disks,
         }
     });
@@ -273,8 +273,8 @@ fn status(
     let servers = servers.collect();
     let mut status = Status {
         verdict: String::new(),
-        growth: troubles.growth(Place::Cluster, &space.all, &space),
-        troubles,
+        growth: issues.growth(Place::Cluster, &space.all, &space),
+        issues,
         cluster,
         cluster_version: map.cluster_version,
         map_version: map.version.0,
@@ -296,7 +296,7 @@ fn status(
 fn disk(
     id: DiskId,
     record: &DiskRecord,
-    (spaces, troubles): (&Spaces, &HealthIssues),
+    (spaces, issues): (&Spaces, &HealthIssues),
 ) -> Option<Disk> {
     let space = spaces.by_disk.get(&id).copied().unwrap_or_default();
     (record.state != DiskState::Removed).then(|| Disk {
@@ -306,7 +306,7 @@ fn disk(
         volumes_used: record.pv_count - record.pv_free(),
         volumes_freed: record.freed.len() as u32,
         space,
-        growth: troubles.growth(Place::Disk(id.0), &space, spaces),
+        growth: issues.growth(Place::Disk(id.0), &space, spaces),
     })
 }
 

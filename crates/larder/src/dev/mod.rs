@@ -67,7 +67,7 @@ pub(crate) enum DevError {
 }
 
 /// The configuration of a server of a development cluster that asks the managers as well as any.
-pub(crate) fn role_beside(dir: &Path) -> PathBuf {
+pub(crate) fn operator_role(dir: &Path) -> PathBuf {
     dir.join("node-1/proxy/role.toml")
 }
 

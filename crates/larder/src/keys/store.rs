@@ -61,7 +61,7 @@ impl<'a> Locked<'a> {
         let Some(now) = self.now.as_ref().filter(|now| !now.are_of_file) else { return Ok(()) };
         let mut pairs = std::iter::once(&self.root.keys).chain(&self.root.previous);
         if pairs.any(|pair| pair.access_key == now.access_key) {
-            self.now = self.read_anew()?;
+            self.now = self.reload()?;
             self.told
                 .push("the server takes what is in the file now: it had not read it".to_owned());
         } else if !at_once {
@@ -76,7 +76,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Has the process take what the file has.
-    fn read_anew(&self) -> Result<Option<KeysStatus>, KeysError> {
+    fn reload(&self) -> Result<Option<KeysStatus>, KeysError> {
         request_keys(self.dir, SocketRequest::ReadAnew).map_err(|error| {
             KeysError::NotDone(format!(
                 "the file has changed, and the running server may not have taken it: {error}. Run `larder keys status \
@@ -95,7 +95,7 @@ impl<'a> Locked<'a> {
         let failed =
             |source| CredentialsError::File { path: self.path.display().to_string(), source };
         credentials::write(&self.path, keys, previous).map_err(failed)?;
-        self.read_anew()
+        self.reload()
     }
 }
 

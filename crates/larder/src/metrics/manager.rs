@@ -39,7 +39,7 @@ impl RoleMetrics for ManagerMetrics {
 
     fn gauges(&self) -> Vec<Metric> {
         let counts = &self.counts;
-        let (troubles, oldest_ms) = self.observed.troubles(uptime_ms());
+        let (issues, oldest_ms) = self.observed.issues(uptime_ms());
         vec![
             ("manager_leads", "1 if this manager leads", of(&counts.leads)),
             (
@@ -74,7 +74,7 @@ impl RoleMetrics for ManagerMetrics {
             (
                 "cluster_troubles",
                 "Troubles of the cluster that this manager observes now",
-                troubles as f64,
+                issues as f64,
             ),
             (
                 "cluster_trouble_oldest_seconds",

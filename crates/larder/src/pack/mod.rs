@@ -304,7 +304,7 @@ async fn listen_and_serve(
     let region = options.region().to_owned();
     let service = S3Service::new(packer.clone(), root.keys.clone(), options);
     let service = service.map_err(ServingError::from)?;
-    let service = service.beside(Arc::new(workers::OtherWorkers(packer.clone())));
+    let service = service.with_forwarder(Arc::new(workers::OtherWorkers(packer.clone())));
     let leaving = ShutdownNotice::new(bound.notice, metrics.clone());
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());

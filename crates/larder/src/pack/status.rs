@@ -39,7 +39,7 @@ pub(crate) fn show(dir: &Path, as_json: bool) -> ExitCode {
         print!("{}", text(&status));
         print!("{}", workers.as_ref().map(of_workers).unwrap_or_default());
     }
-    exit::code(if status.is_heard() { exit::OK } else { exit::FAULTS })
+    exit::code(if status.is_fresh() { exit::OK } else { exit::FAULTS })
 }
 
 fn document(status: &Status, workers: Option<&WorkersStatus>) -> Value {
@@ -47,7 +47,7 @@ fn document(status: &Status, workers: Option<&WorkersStatus>) -> Value {
         "status": status,
         "workers": workers,
         "age_ms": status.age_ms(),
-        "heard": status.is_heard(),
+        "heard": status.is_fresh(),
         "bill": {
             "currency": status.prices.currency,
             "cost": status.cost(),
@@ -85,7 +85,7 @@ fn of_workers(workers: &WorkersStatus) -> String {
 fn write_text(status: &Status, out: &mut String) -> std::fmt::Result {
     let (totals, now, prices) = (&status.totals, &status.now, &status.prices);
     let seconds = status.age_ms() / 1000;
-    let state = match (status.is_heard(), status.running) {
+    let state = match (status.is_fresh(), status.running) {
         (true, _) => format!("runs (heard {seconds} s ago)"),
         (false, false) => format!("was stopped, {seconds} s ago"),
         (false, true) => format!("does not run: last heard {seconds} s ago"),

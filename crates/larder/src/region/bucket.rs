@@ -124,7 +124,7 @@ async fn set(
         }
         Some(_) | None => {}
     }
-    larder_link::ask(dir, SharingSetting { bucket: bucket.clone(), is_local })?;
+    larder_link::submit_order(dir, SharingSetting { bucket: bucket.clone(), is_local })?;
     let until = Instant::now() + TIMEOUT;
     loop {
         let is_taken = !is_asked()?;

@@ -38,13 +38,13 @@ pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
         Some(Place::Here) => Order::Here(HomeScope::Conditions),
         Some(Place::None) => Order::Nowhere,
     };
-    larder_link::ask(dir, HomeOrder { bucket, order: wanted })?;
+    larder_link::submit_order(dir, HomeOrder { bucket, order: wanted })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RegionError::System)?.block_on(outcome(dir, &members, name, wanted))
 }
 
 fn heard(dir: &Path) -> Result<RegionStatus, RegionError> {
-    let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
+    let status = RegionStatus::read(dir)?.filter(RegionStatus::is_fresh);
     status.ok_or_else(|| RegionError::Silent(dir.to_owned()))
 }
 
@@ -57,7 +57,7 @@ async fn outcome(
 ) -> Result<u8, RegionError> {
     let (deadline, mut taken_ms) = (Instant::now() + TIMEOUT, None);
     loop {
-        let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
+        let status = RegionStatus::read(dir)?.filter(RegionStatus::is_fresh);
         if !larder_link::asked::<HomeOrder>(dir)?.iter().any(|it| it.bucket.as_str() == bucket) {
             taken_ms =
                 taken_ms.or(Some(UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64));

@@ -387,7 +387,7 @@ fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
     let mut told = vec![
         "  the other regions take nothing from it any more, and give it nothing; what it has stays there".to_owned(),
     ];
-    let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
+    let status = RegionStatus::read(dir)?.filter(RegionStatus::is_fresh);
     let known = status.iter().flat_map(|status| &status.peers);
     told.push(lacking({ known }.find(|it| it.number == peer.number)));
     told.push("  its local buckets, which no other region has, are lost with it".to_owned());

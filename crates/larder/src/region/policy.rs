@@ -65,7 +65,7 @@ fn of_store(dir: &Path, bucket: &BucketName, wanted: Option<u8>) -> Result<Strin
     if now == regions && !is_asked {
         return Ok(format!("nothing to do: {}", describe(bucket, now)));
     }
-    larder_link::ask(dir, Setting { bucket: bucket.clone(), regions })?;
+    larder_link::submit_order(dir, Setting { bucket: bucket.clone(), regions })?;
     Ok(format!(
         "{}. The server takes this up within a second while it runs",
         describe(bucket, regions)

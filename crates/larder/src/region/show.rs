@@ -64,7 +64,7 @@ pub(super) fn status(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
             members.own.number, members.own.name
         );
     }
-    if status.is_none_or(|status| !status.is_heard()) {
+    if status.is_none_or(|status| !status.is_fresh()) {
         eprintln!(
             "the server does not run, or was not started since: this is how it was. Start (or restart) `larder server {}`",
             dir.display()
@@ -74,14 +74,14 @@ pub(super) fn status(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
 }
 
 fn is_well(status: &RegionStatus) -> bool {
-    status.is_heard() && status.peers.iter().all(|peer| peer.paused || peer.is_well())
+    status.is_fresh() && status.peers.iter().all(|peer| peer.paused || peer.is_well())
 }
 
 fn document(status: Option<&RegionStatus>, is_removed: bool) -> Value {
     json!({
         "status": status,
         "age_ms": status.map(RegionStatus::age_ms),
-        "heard": status.is_some_and(RegionStatus::is_heard),
+        "heard": status.is_some_and(RegionStatus::is_fresh),
         "well": !is_removed && status.is_some_and(is_well),
         "removed": is_removed,
     })
@@ -96,7 +96,7 @@ fn text(status: &RegionStatus, is_removed: bool) -> String {
 
 fn write_text(status: &RegionStatus, is_removed: bool, out: &mut String) -> std::fmt::Result {
     let seconds = status.age_ms() / 1000;
-    let state = match (is_removed, status.is_heard()) {
+    let state = match (is_removed, status.is_fresh()) {
         (true, _) => "was removed from its regions".to_owned(),
         (_, true) => format!("heard {seconds} s ago"),
         (_, false) => format!("OLD: last heard {seconds} s ago"),

@@ -59,7 +59,7 @@ impl StoreKeys {
     /// Takes the keys that the file has now, if it has others than at the start.
     pub(crate) fn settle(&self) {
         if !self.is_fixed
-            && let Err(reason) = self.read_anew()
+            && let Err(reason) = self.reload()
         {
             tracing::warn!(%reason, "root's keys cannot be read again: those read at the start stay in use");
         }
@@ -69,7 +69,7 @@ impl StoreKeys {
     ///
     /// # Errors
     /// The reason, for people.
-    pub(crate) fn read_anew(&self) -> Result<KeysStatus, String> {
+    pub(crate) fn reload(&self) -> Result<KeysStatus, String> {
         if self.is_fixed {
             return Err("the server has keys of its environment, and reads no file".to_owned());
         }
@@ -103,16 +103,16 @@ mod tests {
         let root = credentials::load_file(&file).unwrap();
         let keys = StoreKeys::new(&root, file.clone());
         credentials::write(&file, &pair("b"), Some(&pair("a"))).unwrap();
-        let now = keys.read_anew().unwrap();
+        let now = keys.reload().unwrap();
         let previous = now.previous_access_key.as_deref();
         assert_eq!((&*now.access_key, previous), ("b-key", Some("a-key")));
         std::fs::write(&file, "secret_key = \"hush").unwrap();
-        let refused = keys.read_anew().unwrap_err();
+        let refused = keys.reload().unwrap_err();
         assert!(refused.contains("credentials.toml") && !refused.contains("hush"), "{refused}");
         std::fs::remove_file(&file).unwrap();
-        assert!(keys.read_anew().is_err() && !file.exists(), "none are drawn");
+        assert!(keys.reload().is_err() && !file.exists(), "none are drawn");
         assert_eq!(keys.now().access_key, "b-key");
         let given = StoreKeys::new(&Root { from_file: false, ..root }, file);
-        assert!(given.read_anew().unwrap_err().contains("environment"));
+        assert!(given.reload().unwrap_err().contains("environment"));
     }
 }

@@ -176,7 +176,7 @@ fn respond(
         Some(SocketRequest::Status) => json(&observer.document()),
         Some(SocketRequest::Breakdown) => json(&observer.counts()),
         Some(SocketRequest::Now) => json(&keys.now()),
-        Some(SocketRequest::ReadAnew) => match keys.read_anew() {
+        Some(SocketRequest::ReadAnew) => match keys.reload() {
             Ok(now) => json(&now),
             Err(reason) => Err((StatusCode::CONFLICT, reason)),
         },

@@ -176,7 +176,7 @@ async fn a_region_that_does_not_answer_is_not_waited_for() {
     // From here on time passes when nothing else can happen.
     tokio::time::pause();
     let since = tokio::time::Instant::now();
-    let late = link.ask(ask()).await;
+    let late = link.query_ids(ask()).await;
     assert!(matches!(late, Err(LinkError::Later(Later::Late | Later::Busy))), "{late:?}");
     let late = link.fetch(fetch(&[("a", true)])).await;
     assert!(matches!(late, Err(LinkError::Later(Later::Late | Later::Busy))), "{late:?}");

@@ -131,7 +131,7 @@ fn answers() -> Vec<(u16, Vec<u8>)> {
 async fn asked(what: usize, link: &Link) -> Result<(), LinkError> {
     match what {
         0 => link.hello().await.map(drop),
-        1 => link.ask(ask()).await.map(drop),
+        1 => link.query_ids(ask()).await.map(drop),
         2 => link.walk(Walk { range: range() }).await.map(drop),
         3 => link.list(List { range: range() }).await.map(drop),
         _ => {

@@ -30,7 +30,7 @@ async fn a_region_joins_with_a_token_and_both_send_requests() {
     let hello = second.to(&first).hello().await.unwrap();
     assert_eq!(hello, Hello { number: RegionId(1), pg_count: 256, now_ms: 7 });
     assert_eq!(first.to(&second).hello().await.unwrap().number, RegionId(2));
-    let told = second.to(&first).ask(ask()).await.unwrap();
+    let told = second.to(&first).query_ids(ask()).await.unwrap();
     assert_eq!(told.buckets, [(BucketId(1), bucket())]);
     assert!(told.pgs[0].1.is_err());
     let range = larder_protocol::region::Range { from: vec![1], to: None };
@@ -260,7 +260,7 @@ async fn an_unreachable_region_is_reported_and_found_again() {
 #[tokio::test]
 async fn a_busy_region_is_retried_later() {
     let (first, second) = two(How::Busy).await;
-    let busy = second.to(&first).ask(ask()).await;
+    let busy = second.to(&first).query_ids(ask()).await;
     assert!(matches!(busy, Err(LinkError::Later(Later::Busy))), "{busy:?}");
     assert_eq!(first.region_endpoint.metrics().of(RegionId(2)).declined.get(), 1);
     assert_eq!(second.region_endpoint.metrics().of(RegionId(1)).failed.get(), 1);

@@ -43,7 +43,7 @@ async fn a_stranger_may_only_join() {
     let stranger = link(&Identity::draw().unwrap(), &first);
     let answers = [
         stranger.hello().await.map(drop),
-        stranger.ask(ask()).await.map(drop),
+        stranger.query_ids(ask()).await.map(drop),
         stranger.members(Vec::new()).await.map(drop),
         stranger.fetch(Fetch { names: vec![(name("a"), true)] }).await.map(drop),
     ];

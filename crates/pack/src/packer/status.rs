@@ -110,7 +110,7 @@ impl Status {
 
     /// Returns true if the worker runs, as far as the file can tell.
     #[must_use]
-    pub fn is_heard(&self) -> bool {
+    pub fn is_fresh(&self) -> bool {
         self.running && u128::from(self.age_ms()) < 3 * STATUS_WRITTEN_AT_LEAST.as_millis()
     }
 
@@ -282,7 +282,7 @@ mod tests {
         let second = Status::read(dir.path()).unwrap();
         assert_eq!((second.totals.requests.put, second.totals.blobs), (7, 1));
         assert_eq!(second.since_ms, first.since_ms);
-        assert!(second.is_heard());
+        assert!(second.is_fresh());
 
         std::fs::write(dir.path().join(FILE), "{").unwrap();
         assert!(Status::read(dir.path()).is_err());
@@ -294,8 +294,8 @@ mod tests {
     fn a_worker_without_recent_status_counts_as_stopped() {
         let now = now_ms();
         let long = 3 * STATUS_WRITTEN_AT_LEAST.as_millis() as u64;
-        assert!(Status { written_ms: now, ..sample() }.is_heard());
-        assert!(!Status { written_ms: now - long, ..sample() }.is_heard());
-        assert!(!Status { written_ms: now, running: false, ..sample() }.is_heard());
+        assert!(Status { written_ms: now, ..sample() }.is_fresh());
+        assert!(!Status { written_ms: now - long, ..sample() }.is_fresh());
+        assert!(!Status { written_ms: now, running: false, ..sample() }.is_fresh());
     }
 }

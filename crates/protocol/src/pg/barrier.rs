@@ -65,7 +65,7 @@ impl Pg {
         // In a region parents of chunks and parts, which are ops of their own, make the version.
         let is_told = |open: &OpenPut| {
             let (put, is_region) = (open.put(), region != RegionId::OWN);
-            is_region && (put.target != Target::Version || put.metax.stamp().is_told())
+            is_region && (put.target != Target::Version || put.metax.stamp().is_qualified())
         };
         for open in self.pending_in(span.as_ref()) {
             if span.is_none() && is_told(open) {

@@ -91,7 +91,7 @@ impl Pg {
     ) -> Result<(), IndexError> {
         // Before there is a look at the room: a repeat of what was done needs none.
         if let Some(request) = call.request() {
-            self.sessions.heard(request.session, self.ticks);
+            self.sessions.touch(request.session, self.ticks);
             match self.sessions.lookup(request) {
                 Known::New => {}
                 Known::Op(_)

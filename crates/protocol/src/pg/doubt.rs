@@ -57,7 +57,7 @@ impl Pg {
     /// A proxy reported that it has finished all requests below a number, except some.
     pub(super) fn forsake(&mut self, session: SessionId, below: u64, but_for: &[u64]) {
         let tick = self.ticks;
-        self.sessions.heard(session, tick);
+        self.sessions.touch(session, tick);
         for open in self.open.values_mut() {
             let request = open.put().request;
             let is_over = request.session == session

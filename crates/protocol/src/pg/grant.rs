@@ -77,7 +77,7 @@ impl Pg {
         let now_ms = self.now_ms;
         let space = self.space.as_mut().expect("a serving primary knows its space");
         if space.refused_lately(now_ms) {
-            if let Some((lv, extents)) = space.allocate_beside(len, replicas_min, now_ms) {
+            if let Some((lv, extents)) = space.allocate_degraded(len, replicas_min, now_ms) {
                 let holders = space.present(lv);
                 self.wider_due_ms = None;
                 return Ok((lv, extents, holders));

@@ -16,7 +16,7 @@ use crate::message::{Outbox, Refusal};
 impl Pg {
     /// Returns true if the index alone can answer a read of the key, though the group is halted: no op on it is under way.
     #[must_use]
-    pub fn rests_halted(&self, bucket: BucketId, key: &ObjectKey) -> bool {
+    pub fn is_quiescent_halted(&self, bucket: BucketId, key: &ObjectKey) -> bool {
         self.may_answer_halted() && self.slots.at_rest(&Slot::Version(bucket, key.clone()))
     }
 

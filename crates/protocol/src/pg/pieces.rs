@@ -124,7 +124,7 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
-        let onto = |here: &&ObjectEntry| here.put_at.told_by(index.region()) == told.onto;
+        let onto = |here: &&ObjectEntry| here.put_at.qualified_by(index.region()) == told.onto;
         let base = here.filter(onto).map(|here| (here.row.op, here.row.metax.size));
         let Some((op, _)) = base.filter(|(_, size)| *size == told.made.offset) else {
             let size = here.map_or(0, |here| here.row.metax.size);

@@ -23,7 +23,7 @@ enum Visible {
 impl Pg {
     /// Returns true if this primary's index alone can answer a read of the key: no op on it is under way.
     #[must_use]
-    pub fn rests(&self, bucket: BucketId, key: &ObjectKey) -> bool {
+    pub fn is_quiescent(&self, bucket: BucketId, key: &ObjectKey) -> bool {
         self.serves() && self.slots.at_rest(&Slot::Version(bucket, key.clone()))
     }
 

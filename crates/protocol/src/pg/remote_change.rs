@@ -149,7 +149,7 @@ impl Pg {
             }
             RemoteChange::Append(append) => {
                 let here =
-                    kept.version.as_ref().filter(|it| Some(it.put_at.told_by(own)) == latest);
+                    kept.version.as_ref().filter(|it| Some(it.put_at.qualified_by(own)) == latest);
                 self.append_remote(token, append, here, index, out)
             }
             RemoteChange::Put(version) => self.put(token, &Put::RemoteChange(version), index, out),
@@ -161,7 +161,7 @@ impl Pg {
                 Ok(Step::Done)
             }
             RemoteChange::Amend { request, at, tags, amended, .. } => {
-                let is_here = kept.version.is_some_and(|it| it.put_at.told_by(own) == *at);
+                let is_here = kept.version.is_some_and(|it| it.put_at.qualified_by(own) == *at);
                 if !is_here || latest.is_some_and(|latest| latest > *at) {
                     return Ok(Step::Refuse(Refusal::Beaten));
                 }
@@ -230,7 +230,7 @@ impl Pg {
         };
         self.clock = self.clock.max(version.amended.clock());
         let tags_at = Some(self.stamp_of(bucket, key, index)?);
-        let put_at = version.put_at.told_by(index.region());
+        let put_at = version.put_at.qualified_by(index.region());
         let (key, tags) = (key.clone(), tags.to_vec());
         let amended = Amendments { tags_at, ..Amendments::default() };
         let op = Op::Amend(Amend { request, bucket, key, put_at, tags, amended }.into());
@@ -269,7 +269,7 @@ impl Batch<'_> {
         let mut version = ObjectEntry::read(&value)?;
         // A row from before there were regions has no number; other regions hear this store's.
         let own = put_at.region;
-        if version.put_at.told_by(own) != *put_at {
+        if version.put_at.qualified_by(own) != *put_at {
             return Ok(());
         }
         if amended.tags_at > version.amended.tags_at {

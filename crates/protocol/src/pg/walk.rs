@@ -195,7 +195,7 @@ impl WalkSchedule {
     }
 
     /// Nobody wants a walk.
-    pub fn rests(&mut self) {
+    pub fn cancel(&mut self) {
         *self = Self::default();
     }
 }

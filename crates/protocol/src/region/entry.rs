@@ -199,18 +199,18 @@ impl Entry {
     #[must_use]
     pub fn is_sound(&self, slot: Slot) -> bool {
         let is_named = match slot {
-            Slot::Version(stamp) if self.is_purged() => stamp.is_told() && stamp < self.at,
+            Slot::Version(stamp) if self.is_purged() => stamp.is_qualified() && stamp < self.at,
             Slot::Version(stamp) => stamp == self.at,
             Slot::Null => true,
         };
         let is_put_here = match &self.what {
             EntryKind::Object(object) => {
-                let told = object.pieces.keys().all(|at| at.is_told() && *at > self.at);
+                let told = object.pieces.keys().all(|at| at.is_qualified() && *at > self.at);
                 told && object.metax.stamp() == self.at
             }
             EntryKind::Marker | EntryKind::Purged => true,
         };
-        is_named && is_put_here && self.at.is_told() && self.origin.region == self.at.region
+        is_named && is_put_here && self.at.is_qualified() && self.origin.region == self.at.region
     }
 }
 

@@ -52,8 +52,8 @@ impl KeyRows {
     /// The greater stamp of the two, for a store that has this number.
     #[must_use]
     pub fn latest(&self, own: RegionId) -> Option<Stamp> {
-        let version = self.version.as_ref().map(|version| version.put_at.told_by(own));
-        version.max(self.tombstone.map(|tombstone| tombstone.at.told_by(own)))
+        let version = self.version.as_ref().map(|version| version.put_at.qualified_by(own));
+        version.max(self.tombstone.map(|tombstone| tombstone.at.qualified_by(own)))
     }
 
     /// The entry, for a store that has this number; the key is of its PG `pg`.
@@ -71,7 +71,7 @@ impl KeyRows {
 /// A version, as the entry that other regions get.
 #[must_use]
 pub fn of_version(own: RegionId, pg: PgId, version: &ObjectEntry) -> Entry {
-    let at = version.put_at.told_by(own);
+    let at = version.put_at.qualified_by(own);
     let mut metax = version.row.metax.clone();
     (metax.clock, metax.region) = (at.clock, at.region);
     let parts = match &version.row.body {
@@ -86,7 +86,7 @@ pub fn of_version(own: RegionId, pg: PgId, version: &ObjectEntry) -> Entry {
 /// A tombstone, as the entry that other regions get.
 #[must_use]
 pub fn of_tombstone(own: RegionId, pg: PgId, tombstone: &Tombstone) -> Entry {
-    let at = tombstone.at.told_by(own);
+    let at = tombstone.at.qualified_by(own);
     Entry { at, origin: origin_of(tombstone.origin, at, pg, tombstone.op), what: EntryKind::Purged }
 }
 

@@ -111,7 +111,7 @@ impl KeysAnswer {
         let mut next = Place::At(ask.from.clone());
         for told in &self.keys {
             let is_selected = told.key.as_str().starts_with(&ask.selection.prefix);
-            if !is_selected || !told.at.is_told() || !next.is_reached_by(told.key.as_bytes()) {
+            if !is_selected || !told.at.is_qualified() || !next.is_reached_by(told.key.as_bytes()) {
                 return false;
             }
             next = match told.leaves_out {
@@ -200,7 +200,7 @@ impl<'a> Answering<'a> {
             }
             Some(Place::End) => ScanStep::Stop,
         };
-        let at = version.put_at.told_by(self.own);
+        let at = version.put_at.qualified_by(self.own);
         let metax = Metax { region: at.region, ..without_unlisted(version.row.metax) };
         self.keys.insert(key, (at, Some(Box::new(metax))));
         onward
@@ -224,7 +224,7 @@ impl<'a> Answering<'a> {
             return ScanStep::Stop;
         }
         self.tombstones += 1;
-        let at = tombstone.at.told_by(self.own);
+        let at = tombstone.at.qualified_by(self.own);
         // A put leaves the tombstone before it alone.
         if self.keys.get(&key).is_none_or(|(put_at, _)| *put_at < at) {
             self.keys.insert(key, (at, None));

@@ -452,7 +452,9 @@ impl Pull {
                 self.expire(now_ms, here, out);
             }
             Event::Clients(under_way) => {
-                self.peers.values_mut().for_each(|peer| peer.budget.heard(now_ms, under_way));
+                self.peers
+                    .values_mut()
+                    .for_each(|peer| peer.budget.observe_clients(now_ms, under_way));
             }
             Event::Told { request, pgs, unnamed } => {
                 self.told(now_ms, request, (pgs, unnamed), here, out);

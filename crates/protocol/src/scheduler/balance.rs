@@ -106,7 +106,7 @@ struct HolderReport {
     /// Average time from sending a request to its answer; 0 before the first.
     response_us: u64,
     /// Requests of this asker that have not ended.
-    owed: [Load; SIZE_CLASSES],
+    outstanding: [Load; SIZE_CLASSES],
     /// Requests of these that were sent after the report came.
     since: [Load; SIZE_CLASSES],
     /// The time since which it owes answers and has given none.
@@ -114,8 +114,8 @@ struct HolderReport {
 }
 
 impl HolderReport {
-    fn owes(&self) -> u32 {
-        self.owed.iter().map(|load| load.requests).sum()
+    fn outstanding(&self) -> u32 {
+        self.outstanding.iter().map(|load| load.requests).sum()
     }
 
     /// Returns true if it has a report that has not expired.
@@ -214,11 +214,11 @@ impl Balance {
     pub fn sent(&mut self, now_us: u64, disk: DiskId, bytes: u64) {
         self.make_room(disk);
         let known = self.known.entry(disk).or_default();
-        if known.owes() == 0 {
+        if known.outstanding() == 0 {
             known.silent_since_us = now_us;
         }
         let class = SizeClass::of(bytes) as usize;
-        known.owed[class].add(bytes);
+        known.outstanding[class].add(bytes);
         known.since[class].add(bytes);
     }
 
@@ -234,7 +234,7 @@ impl Balance {
         self.ended(disk, bytes);
         let report = report.into();
         if let Some(report) = report {
-            self.heard(now_us, disk, report);
+            self.record_report(now_us, disk, report);
         }
         if let Some(known) = self.known.get_mut(&disk) {
             // Its server may have gone back to a release without reports: an earlier report is void then.
@@ -254,7 +254,7 @@ impl Balance {
     }
 
     /// Notes a report, which came with an answer or by itself.
-    pub fn heard(&mut self, now_us: u64, disk: DiskId, report: Report) {
+    pub fn record_report(&mut self, now_us: u64, disk: DiskId, report: Report) {
         self.make_room(disk);
         let known = self.known.entry(disk).or_default();
         let requests = holder_state::requests(&report);
@@ -278,8 +278,8 @@ impl Balance {
 
     /// Requests that were sent and have not ended, of all disks.
     #[must_use]
-    pub fn owed(&self) -> u64 {
-        self.known.values().map(|known| u64::from(known.owes())).sum()
+    pub fn outstanding(&self) -> u64 {
+        self.known.values().map(|known| u64::from(known.outstanding())).sum()
     }
 
     /// The number of disks that it remembers.
@@ -291,8 +291,8 @@ impl Balance {
     fn ended(&mut self, disk: DiskId, bytes: u64) {
         let class = SizeClass::of(bytes) as usize;
         if let Some(known) = self.known.get_mut(&disk) {
-            known.owed[class].take(bytes);
-            if known.since[class].requests > known.owed[class].requests {
+            known.outstanding[class].take(bytes);
+            if known.since[class].requests > known.outstanding[class].requests {
                 known.since[class].take(bytes);
             }
         }
@@ -304,7 +304,7 @@ impl Balance {
         if self.known.len() < HOLDERS_TRACKED_MAX || self.known.contains_key(&disk) {
             return;
         }
-        let idle = self.known.iter().filter(|(_, known)| known.owes() == 0);
+        let idle = self.known.iter().filter(|(_, known)| known.outstanding() == 0);
         let oldest =
             idle.min_by_key(|(disk, known)| (known.heard_us, **disk)).map(|(disk, _)| *disk);
         let forgotten = oldest.or_else(|| self.known.keys().next().copied());

@@ -212,8 +212,8 @@ impl Reads {
 
     /// The number of requests that have not ended.
     #[must_use]
-    pub fn owed(&self) -> u64 {
-        self.balance.owed()
+    pub fn outstanding(&self) -> u64 {
+        self.balance.outstanding()
     }
 
     /// The time to wait for an answer of this size before a hedge.

@@ -66,7 +66,7 @@ impl VolumeGroup {
     }
 
     /// Blocks for `bytes` of data in an LV of at least so many replicas, none on a disk that refused data a moment ago.
-    pub fn allocate_beside(
+    pub fn allocate_degraded(
         &mut self,
         bytes: u32,
         replicas_min: usize,

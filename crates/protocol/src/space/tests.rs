@@ -424,7 +424,7 @@ fn for_a_moment_nothing_is_given_on_a_disk_that_refused_data_as_long_as_others_h
             group.floor_acknowledged(LvId(lv), replica, floor(0));
         });
     }
-    assert_eq!(group.allocate_beside(1, 0, 0).unwrap().0, LvId(1));
+    assert_eq!(group.allocate_degraded(1, 0, 0).unwrap().0, LvId(1));
     let (lv, refused) = group.allocate(20 * BLOCK_BYTES, 0).unwrap();
     assert!(!group.refused_lately(0));
     group.withhold(lv, &refused, Holders::default().with(2), 1000);
@@ -432,9 +432,9 @@ fn for_a_moment_nothing_is_given_on_a_disk_that_refused_data_as_long_as_others_h
         group.refused_lately(1000 + REFUSED_MS - 1) && !group.refused_lately(1000 + REFUSED_MS)
     );
     let beside = |group: &mut VolumeGroup, now_ms| {
-        group.allocate_beside(80 * BLOCK_BYTES, 3, now_ms).map(|(lv, _)| lv)
+        group.allocate_degraded(80 * BLOCK_BYTES, 3, now_ms).map(|(lv, _)| lv)
     };
-    assert_eq!(group.allocate_beside(1, 4, 1000), None, "it has fewer than are wanted");
+    assert_eq!(group.allocate_degraded(1, 4, 1000), None, "it has fewer than are wanted");
     assert_eq!(beside(&mut group, 1000), Some(LvId(3)), "the second lies on the same disk");
     assert_eq!(beside(&mut group, 1000), None, "the third is full");
     assert_eq!(beside(&mut group, 1000 + REFUSED_MS), Some(LvId(2)));

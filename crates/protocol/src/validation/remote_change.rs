@@ -61,7 +61,7 @@ pub(super) fn check_forgotten(forgotten: Option<(OpSeq, OpSeq)>) -> Validated {
 }
 
 pub(super) fn check_stamp(at: Stamp) -> Validated {
-    check(at.is_told(), "a stamp is of no region, or has no clock")?;
+    check(at.is_qualified(), "a stamp is of no region, or has no clock")?;
     check_clock(at.clock)
 }
 

@@ -9,7 +9,7 @@ use super::{MANAGER_TICK_MS, PROTOCOL_ROOM, TICK_MS};
 /// Oldest version of the protocol in which a meta server tells managers that the servers of its process go on.
 pub const PROTOCOL_BEATS: u8 = 27;
 /// Servers of one process for which its meta server speaks: a machine has four roles.
-pub const BESIDE_MAX: usize = 8;
+pub const COLOCATED_MAX: usize = 8;
 /// Groups of a server in a cluster that are ticked for one look at the clock, which takes as long as the tick of an idle one.
 pub const TICKS_PER_CHECK: u32 = 16;
 /// Milliseconds after which a server of a process, of which nothing is known since, is not spoken for any more.

@@ -1,6 +1,6 @@
 //! Limits of managers' observations of their cluster, and of reports of these.
 
-/// Most troubles that a manager keeps, and tells.
+/// Most issues that a manager keeps, and tells.
 pub const ISSUES_REPORTED_MAX: usize = 8192;
 /// Most places of which it keeps looks: disks, their servers and the cluster.
 pub const FILLS_REPORTED_MAX: usize = 16_384;

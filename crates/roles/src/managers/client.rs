@@ -147,7 +147,7 @@ impl ManagersClient {
 
     /// The same for a server beside others in its process.
     #[must_use]
-    pub fn beside(mut self, colocated: Option<Arc<Colocated>>) -> Self {
+    pub fn with_colocated(mut self, colocated: Option<Arc<Colocated>>) -> Self {
         self.colocated = colocated;
         self
     }

@@ -15,7 +15,7 @@ use larder_types::{BootId, ServerId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::limits::{BESIDE_MAX, PROXIED_BEAT_MS_MAX};
+use crate::limits::{COLOCATED_MAX, PROXIED_BEAT_MS_MAX};
 
 /// A run that goes on.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Colocated {
     pub(super) fn beats_to_send(&self) -> Vec<(ServerId, BootId)> {
         let (mut runs, now) = (self.0.lock(), Instant::now());
         let goes_on = |run: &Running| now - run.noted <= Duration::from_millis(PROXIED_BEAT_MS_MAX);
-        let going = runs.iter_mut().filter(|(_, run)| goes_on(run)).take(BESIDE_MAX);
+        let going = runs.iter_mut().filter(|(_, run)| goes_on(run)).take(COLOCATED_MAX);
         let spoken = going.map(|(server, run)| {
             run.proxied_until = Some(now);
             (*server, run.boot)

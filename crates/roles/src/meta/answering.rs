@@ -283,7 +283,7 @@ impl Meta {
             self.requests_by_kind.note(MetaKind::LookUp);
             return refuse(responder, Refusal::NotPrimary);
         };
-        if member.pg.rests(bucket, &key) {
+        if member.pg.is_quiescent(bucket, &key) {
             drop(member);
             self.requests_by_kind.note(MetaKind::LookUp);
             if self.index.is_in_memory() {
@@ -469,7 +469,7 @@ impl Meta {
     /// Takes a proxy's statement about an op, which holds in every view and has no answer.
     fn handle_call(&self, pg: PgId, call: Call) {
         self.requests_by_kind.note_call(&call);
-        if !call.is_word() {
+        if !call.is_report() {
             return tracing::warn!(%pg, ?call, "refused a call that must be sent as a request");
         }
         if let Some(mut member) = self.member(pg)

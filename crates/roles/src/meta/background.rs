@@ -208,7 +208,7 @@ pub(super) async fn watch(meta: Weak<Meta>, background: Arc<Background>) {
             continue;
         }
         let clients = meta.clients(&background).await;
-        background.budget.lock().heard(clients);
+        background.budget.lock().observe_clients(clients);
         background.changed.notify_waiters();
     }
 }

@@ -139,7 +139,7 @@ impl Cluster {
             holders: in_order(places, (from, to), chunk),
             grant,
             extents: extents.to_vec(),
-            patience_ms: COPY_TIMEOUT_MS as u32,
+            max_wait_ms: COPY_TIMEOUT_MS as u32,
         };
         let call = DataCall::Copy(Box::new(order));
         let asked = Instant::now();

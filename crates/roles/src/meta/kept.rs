@@ -67,7 +67,7 @@ impl Meta {
         let (Some(view), pg) = (view, self.pg_of(*bucket, key)) else { return true };
         {
             let member = self.lock(pg);
-            if member.pg.view() != *view || member.pg.rests(*bucket, key) {
+            if member.pg.view() != *view || member.pg.is_quiescent(*bucket, key) {
                 // The index shows them, or the answer lacks the key because of its view.
                 return true;
             }

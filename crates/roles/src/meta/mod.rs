@@ -274,9 +274,9 @@ impl Meta {
     }
 
     /// Returns true if the index alone can answer a read of this key.
-    pub(crate) fn rests(&self, pg: PgId, bucket: BucketId, key: &ObjectKey) -> bool {
+    pub(crate) fn is_quiescent(&self, pg: PgId, bucket: BucketId, key: &ObjectKey) -> bool {
         let Member { pg, .. } = &*self.lock(pg);
-        pg.rests(bucket, key) || self.is_read_only() && pg.rests_halted(bucket, key)
+        pg.is_quiescent(bucket, key) || self.is_read_only() && pg.is_quiescent_halted(bucket, key)
     }
 
     /// Steps a PG with a data server's answer to its request.

@@ -77,7 +77,7 @@ impl Meta {
                 }
             }
             ManagerMessage::CopyTurn { boot, sent_ms, turn } if boot == cluster.boot => {
-                self.rebuild.order.heard(sent_ms, turn);
+                self.rebuild.order.receive_turn(sent_ms, turn);
             }
             ManagerMessage::SessionClosed(session) => {
                 cluster.adoption.end_sessions(BTreeSet::from([session]));

@@ -196,7 +196,7 @@ pub(super) async fn run(meta: Weak<Meta>) {
         let Some(walk) = meta.wanted_walk(bound) else {
             bound = CopyPriority::FIRST;
             meta.rebuild.order.rest();
-            walk_schedule.rests();
+            walk_schedule.cancel();
             continue;
         };
         let uptime_ms = || began.elapsed().as_millis() as u64;

@@ -27,7 +27,7 @@ const PLACES: [Place; 3] = [Place::Cluster, Place::Server(4), Place::Disk(3)];
 /// The cluster as it is.
 #[derive(Default)]
 struct Truth {
-    /// Times at which the troubles that there are began.
+    /// Times at which the issues that there are began.
     since: BTreeMap<HealthIssue, u64>,
     /// Bytes taken of each place, at each look.
     taken: Vec<(u64, [u64; PLACES.len()])>,
@@ -51,9 +51,9 @@ fn one_in(rng: &mut SeededRng, one_in: u64) -> bool {
 
 impl Truth {
     fn go_on(&mut self, rng: &mut SeededRng, now_ms: u64) {
-        for trouble in ISSUES {
-            if one_in(rng, 12) && self.since.remove(&trouble).is_none() {
-                self.since.insert(trouble, now_ms);
+        for issue in ISSUES {
+            if one_in(rng, 12) && self.since.remove(&issue).is_none() {
+                self.since.insert(issue, now_ms);
             }
         }
         let before = self.taken.last().map_or([0; PLACES.len()], |(_, taken)| *taken);
@@ -69,8 +69,8 @@ impl Truth {
             Sees::All => {}
         }
         let begins = |since: u64| since == now_ms;
-        let troubles = self.since.iter().map(|(trouble, since)| (*trouble, begins(*since)));
-        observed.observe(&troubles.collect(), now_ms);
+        let issues = self.since.iter().map(|(issue, since)| (*issue, begins(*since)));
+        observed.observe(&issues.collect(), now_ms);
         let (_, taken) = self.taken.last().expect("somebody has looked");
         // Some are not told.
         let taken = taken.map(|bytes| (!one_in(rng, 8)).then_some(bytes));
@@ -81,28 +81,27 @@ impl Truth {
     fn wrong(&self, told: &Observations, sees: Sees, now_ms: u64) -> Vec<String> {
         let mut wrong = Vec::new();
         match sees {
-            Sees::Gap if told.troubles.is_empty() => {}
+            Sees::Gap if told.issues.is_empty() => {}
             Sees::NoLeader => {
-                let all: Vec<HealthIssue> =
-                    told.troubles.iter().map(|(trouble, _)| *trouble).collect();
+                let all: Vec<HealthIssue> = told.issues.iter().map(|(issue, _)| *issue).collect();
                 if all != [HealthIssue::NoLeader] || !told.fills.is_empty() {
                     wrong.push(format!("without a leader {told:?} is told"));
                 }
                 return wrong;
             }
-            _ if told.troubles.len() != self.since.len() => {
+            _ if told.issues.len() != self.since.len() => {
                 wrong.push(format!("{:?} is told as {told:?}", self.since));
             }
             _ => {}
         }
-        for (trouble, lasting) in &told.troubles {
-            let lasts = self.since.get(trouble).map(|since| now_ms - since);
+        for (issue, lasting) in &told.issues {
+            let lasts = self.since.get(issue).map(|since| now_ms - since);
             let is_right = lasts.is_some_and(|lasts| match lasting.is_exact {
                 true => lasting.for_ms == lasts,
                 false => lasting.for_ms <= lasts,
             });
             if !is_right {
-                wrong.push(format!("{trouble:?}, which lasts {lasts:?}, is told as {lasting:?}"));
+                wrong.push(format!("{issue:?}, which lasts {lasts:?}, is told as {lasting:?}"));
             }
         }
         wrong.extend(told.fills.iter().filter_map(|fill| self.wrong_fill(fill, now_ms)));
@@ -150,7 +149,7 @@ fn run(seed: u64) -> (Vec<String>, u64) {
         }
         let told: Vec<Observations> = (managers.iter())
             .map(|observed| {
-                Observations::heard(&encode(&observed.now(now_ms))).expect("it is told")
+                Observations::decode(&encode(&observed.now(now_ms))).expect("it is told")
             })
             .collect();
         for at in 0..MANAGERS {
@@ -162,14 +161,14 @@ fn run(seed: u64) -> (Vec<String>, u64) {
                 managers[at].adopt(&together, now_ms);
             }
             let now = managers[at].now(now_ms);
-            adopted += u64::from(now.troubles != told[at].troubles);
+            adopted += u64::from(now.issues != told[at].issues);
             wrong.extend(truth.wrong(&now, sees[at], now_ms));
-            let (count, oldest_ms) = managers[at].troubles(now_ms);
-            let longest = now.troubles.iter().map(|(_, lasting)| lasting.for_ms).max();
+            let (count, oldest_ms) = managers[at].issues(now_ms);
+            let longest = now.issues.iter().map(|(_, lasting)| lasting.for_ms).max();
             if sees[at] == Sees::All
-                && (count, oldest_ms) != (now.troubles.len(), longest.unwrap_or(0))
+                && (count, oldest_ms) != (now.issues.len(), longest.unwrap_or(0))
             {
-                wrong.push(format!("{count} troubles of {oldest_ms} ms: {now:?}"));
+                wrong.push(format!("{count} issues of {oldest_ms} ms: {now:?}"));
             }
             let (_, taken) = truth.taken.last().expect("somebody has looked");
             let of = |fill: &SpaceSample| PLACES.iter().position(|place| *place == fill.place);

@@ -393,7 +393,7 @@ impl RoleAccess for LocalRoles {
         bucket: BucketId,
         key: &ObjectKey,
     ) -> Result<Option<VersionRow>, ObjectError> {
-        if self.meta.rests(pg, bucket, key) {
+        if self.meta.is_quiescent(pg, bucket, key) {
             self.meta.requests_by_kind().note(MetaKind::LookUp);
             return self.find_row(bucket, key);
         }

@@ -184,7 +184,7 @@ impl RegionAccess for LocalRoles {
 
     async fn shows(&self, bucket: BucketId, key: &ObjectKey) -> Result<(), ObjectError> {
         let pg = self.pg_of(bucket, key);
-        if self.meta().rests(pg, bucket, key) {
+        if self.meta().is_quiescent(pg, bucket, key) {
             return Ok(());
         }
         let row = rows::version(bucket, key, rows::UNVERSIONED);

@@ -172,7 +172,7 @@ impl<R: RoleAccess> Proxy<R> {
         object: &Opened,
         own: RegionId,
     ) -> Result<Option<Replication>, ObjectError> {
-        let from = object.metax.stamp().told_by(own).region;
+        let from = object.metax.stamp().qualified_by(own).region;
         if from != own {
             let regions = vec![from, own];
             return Ok(Some(Replication { status: ReplicationStatus::Replica, regions }));

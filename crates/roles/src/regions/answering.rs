@@ -47,7 +47,7 @@ impl<R: RegionAccess> Source for Answering<R> {
         Ok(Hello { number, pg_count, now_ms: now_ms() })
     }
 
-    async fn ask(&self, from: RegionId, mut ask: IdsQuery) -> Result<IdsReply, Declined> {
+    async fn query_ids(&self, from: RegionId, mut ask: IdsQuery) -> Result<IdsReply, Declined> {
         ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
         let mut more = self.0.shared().notifier.subscribe();
         let until = Instant::now() + Duration::from_millis(REGION_UPDATE_MS);

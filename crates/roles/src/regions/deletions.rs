@@ -171,7 +171,7 @@ async fn delete<R: RegionAccess>(
     let _place = shared.deletions.places.acquire().await;
     let mut run = Run::of(shared, record);
     if run.record.is_local()
-        && let Err(error) = sharing::none_elsewhere(shared, &run.record).await
+        && let Err(error) = sharing::require_absent_elsewhere(shared, &run.record).await
     {
         give_up(shared, &run.record).await;
         return reply(shared, mark_of(&run.record), tells, Err(error));

@@ -220,7 +220,7 @@ impl<R: RegionAccess> Shared<R> {
         let value = self.shown.access().row(pg, &row).await?;
         let piece = value.and_then(|value| PieceEntry::decode(&value).ok());
         // A piece from before there were regions has no stamp: all bytes are sent.
-        let is_it = piece.is_some_and(|piece| piece.at.told_by(self.shown.own()) == base.at);
+        let is_it = piece.is_some_and(|piece| piece.at.qualified_by(self.shown.own()) == base.at);
         Ok(match is_it || planted::has(Bug::TakesAnyBase) {
             true => Some(base.size),
             false => version.origin.is_none().then_some(0),

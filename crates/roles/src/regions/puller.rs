@@ -279,7 +279,7 @@ impl<R: RegionAccess> Puller<R> {
                 let ask = IdsQuery { pgs, ids_max: ids_max as u32 };
                 self.ask(region, request, async move |shared, link| {
                     let requested_at = shared.names.now();
-                    let told = link.ask(ask).await?;
+                    let told = link.query_ids(ask).await?;
                     shared
                         .resolve_names(region, told.buckets, (&BTreeSet::new(), requested_at))
                         .await;

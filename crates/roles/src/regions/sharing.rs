@@ -189,7 +189,7 @@ async fn open<R: RegionAccess>(
 
 /// Makes sure that no other region has a bucket of the name of one that is local and closed: it would be made here without what was
 /// passed over.
-pub(super) async fn none_elsewhere<R: RegionAccess>(
+pub(super) async fn require_absent_elsewhere<R: RegionAccess>(
     shared: &Arc<Shared<R>>,
     closed: &BucketRecord,
 ) -> Result<(), ObjectError> {

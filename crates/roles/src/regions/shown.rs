@@ -184,8 +184,8 @@ impl<R: RegionAccess> PublishedState<R> {
     pub(super) async fn all_kept(&self, keys: &[(BucketId, ObjectKey)]) -> Vec<Option<KeyRows>> {
         let begun = Instant::now();
         let is_late = self.late_until.lock().is_some_and(|until| begun < until);
-        let patience_ms = if is_late { REGION_RECHECK_MS } else { REGION_CHECK_MS };
-        let deadline = begun + Duration::from_millis(patience_ms);
+        let max_wait_ms = if is_late { REGION_RECHECK_MS } else { REGION_CHECK_MS };
+        let deadline = begun + Duration::from_millis(max_wait_ms);
         let kept = self.access().kept(keys, deadline).await;
         // A short look says nothing of who is late: a server takes longer than that for a key that is in doubt.
         if !is_late && kept.iter().any(Option::is_none) && Instant::now() >= deadline {

@@ -87,7 +87,7 @@ pub struct CopyOrder {
     /// Where the copy is to lie, in the order of the data.
     pub extents: Vec<Extent>,
     /// Milliseconds for which the primary waits.
-    pub patience_ms: u32,
+    pub max_wait_ms: u32,
 }
 
 /// The outcome of a copy.

@@ -41,7 +41,7 @@ impl Pair {
             holders: holders.to_vec(),
             grant: grant(),
             extents: vec![Extent { first: 9, blocks: 1 }],
-            patience_ms: 20_000,
+            max_wait_ms: 20_000,
         };
         self.maker.call(DataCall::Copy(Box::new(order)), b"").await.0
     }
@@ -178,9 +178,9 @@ async fn data_servers_read_what_they_copy_and_may_nothing_else() {
         let answer = data.call(&torn, Bytes::new(), deadline()).await.unwrap();
         assert!(matches!(answer.0, DataReply::UnreadableAnd(_)), "{from}, {len}: {answer:?}");
     }
-    let (extents, patience_ms) = (chunk.extents.clone(), 20_000);
+    let (extents, max_wait_ms) = (chunk.extents.clone(), 20_000);
     let order =
-        CopyOrder { chunk: *chunk, holders: vec![ME], grant: grant(), extents, patience_ms };
+        CopyOrder { chunk: *chunk, holders: vec![ME], grant: grant(), extents, max_wait_ms };
     for call in [write(5), read(0, 5), DataCall::Load, DataCall::Copy(Box::new(order))] {
         let answer = data.call(&call, Bytes::from_static(b"other"), deadline()).await;
         assert!(answer.is_err(), "a data server may not ask {call:?}: {answer:?}");

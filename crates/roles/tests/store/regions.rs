@@ -302,7 +302,7 @@ async fn has(region: &Region, name: &str) -> bool {
 async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_for() {
     let (mut one, mut two) = two().await;
     converged(&[&one, &two]).await;
-    larder_link::ask(one.dir.path(), Setting { bucket: bucket(), regions: 2 }).unwrap();
+    larder_link::submit_order(one.dir.path(), Setting { bucket: bucket(), regions: 2 }).unwrap();
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     // The server forgets what was asked for once it is kept.
     while !larder_link::asked::<Setting>(one.dir.path()).unwrap().is_empty() {

@@ -43,7 +43,8 @@ async fn only_a_verified_request_takes_a_turn_and_is_handed_on() {
     let options = ServerOptions { requests_max: 1, waiting_max: 0, ..ServerOptions::default() };
     let listener = listen("127.0.0.1:0").await.unwrap();
     let (face, neighbours) = (GatewayOptions::default(), others.clone());
-    let server = Server::at(listener, options, Arc::new(()), face, |it| it.beside(neighbours));
+    let server =
+        Server::at(listener, options, Arc::new(()), face, |it| it.with_forwarder(neighbours));
     server.put("/bkt", "").await.expect(200);
     let upload = UploadId { pg: PgId(0), op: OpId { view: View(7), seq: OpSeq(9) } };
     let part = format!("/bkt/k?partNumber=1&uploadId={upload}");

@@ -127,7 +127,7 @@ impl World {
     }
 
     pub(super) fn copy_turn_received(&mut self, server: ServerId, sent_ms: u64, turn: CopyTurn) {
-        self.meta(server).turns.heard(sent_ms, turn);
+        self.meta(server).turns.receive_turn(sent_ms, turn);
         self.lend(server);
         if std::mem::take(&mut self.meta(server).waits) {
             self.go_on(server);
@@ -207,7 +207,7 @@ impl World {
         if walk.pgs().next().is_none() {
             meta.bound = CopyPriority::FIRST;
             meta.turns.rest();
-            meta.walk_schedule.rests();
+            meta.walk_schedule.cancel();
             return false;
         }
         if !meta.walk_schedule.is_due(now_ms, &walk) {

@@ -21,7 +21,7 @@ use crate::event::{FromManagers, NodeIn, PgRequest, ProxyEvent, ProxyIn};
 use crate::history::{CallCondition, CallResult};
 use crate::managers::{Managers, PRESENCE_US};
 use crate::net::Net;
-use crate::proxy_context::{ProxyContext, Rotten, Task};
+use crate::proxy_context::{DamagedCopies, ProxyContext, Task};
 use crate::servers::Server;
 use crate::setup::Setup;
 
@@ -58,7 +58,7 @@ impl Proxy {
     pub(crate) fn new(
         id: usize,
         setup: &Arc<Setup>,
-        rotten: &Rotten,
+        rotten: &DamagedCopies,
         agreed: &Shared,
         net: &mut Net,
     ) -> Self {

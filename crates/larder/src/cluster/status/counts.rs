@@ -111,7 +111,7 @@ fn heard<A: PartialEq>(
 ) -> Result<CountsStatus, Missing> {
     match answer {
         Ok((reply, told)) if reply == *expected => {
-            CountsStatus::heard(&told).ok_or(Missing::Unsound)
+            CountsStatus::decode(&told).ok_or(Missing::Unsound)
         }
         Ok(_) => Err(Missing::Unsound),
         Err(CallError::Rejected(Rejected::NotUnderstood)) => Err(Missing::EarlierRelease),

@@ -1,4 +1,4 @@
-//! The troubles of a cluster by its map and its space, and since when they last by what its managers have observed.
+//! The issues of a cluster by its map and its space, and since when they last by what its managers have observed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -27,19 +27,19 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Troubles that the map shows.
 pub(super) fn of_map(map: &Topology) -> BTreeSet<HealthIssue> {
     let down = map.servers.iter().filter(|(_, it)| it.state == ServerState::Down);
-    let mut troubles: BTreeSet<HealthIssue> =
+    let mut issues: BTreeSet<HealthIssue> =
         down.map(|(id, it)| HealthIssue::ServerDown(id.0, it.started.0)).collect();
     let pgs = super::pgs(map);
     if pgs.inactive > 0 {
-        troubles.insert(HealthIssue::PgsInactive);
+        issues.insert(HealthIssue::PgsInactive);
     }
     if pgs.clean < pgs.total {
-        troubles.insert(HealthIssue::PgsIncomplete);
+        issues.insert(HealthIssue::PgsIncomplete);
     }
     if Volumes::of(map).degraded > 0 {
-        troubles.insert(HealthIssue::CopiesMissing);
+        issues.insert(HealthIssue::CopiesMissing);
     }
-    troubles
+    issues
 }
 
 /// Space of all places.
@@ -130,12 +130,12 @@ pub(super) async fn ask(
 /// `None` if it does not answer, or is of an earlier release.
 async fn fetch_observations(peer: Peer<ManagerService>, until: Instant) -> Option<Observations> {
     match peer.call(&ManagerCall::Observed, Bytes::new(), until).await {
-        Ok((ManagerReply::Observed, payload)) => Observations::heard(&payload),
+        Ok((ManagerReply::Observed, payload)) => Observations::decode(&payload),
         Ok(_) | Err(_) => None,
     }
 }
 
-/// A trouble of now, as programs read it.
+/// An issue of now, as programs read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Shown {
     kind: &'static str,
@@ -150,14 +150,14 @@ struct Shown {
     /// False if it may have begun earlier than that.
     is_exact: bool,
     #[serde(skip)]
-    trouble: HealthIssue,
+    issue: HealthIssue,
     #[serde(skip)]
     lasting: Option<IssueDuration>,
 }
 
 impl Shown {
-    fn of(trouble: HealthIssue, lasting: Option<IssueDuration>, now_ms: u64) -> Self {
-        let (kind, server, disk) = match trouble {
+    fn of(issue: HealthIssue, lasting: Option<IssueDuration>, now_ms: u64) -> Self {
+        let (kind, server, disk) = match issue {
             HealthIssue::NoLeader => ("no_leader", None, None),
             HealthIssue::PgsInactive => ("pgs_inactive", None, None),
             HealthIssue::PgsIncomplete => ("pgs_incomplete", None, None),
@@ -169,11 +169,11 @@ impl Shown {
         };
         let since_ms = lasting.map(|it| now_ms.saturating_sub(it.for_ms));
         let is_exact = lasting.is_some_and(|it| it.is_exact);
-        Self { kind, server, disk, since_ms, is_exact, trouble, lasting }
+        Self { kind, server, disk, since_ms, is_exact, issue, lasting }
     }
 }
 
-/// The troubles of a state, and what was observed of its places.
+/// The issues of a state, and what was observed of its places.
 #[derive(Debug, Default)]
 pub(super) struct HealthIssues {
     all: Vec<Shown>,
@@ -181,7 +181,7 @@ pub(super) struct HealthIssues {
 }
 
 impl HealthIssues {
-    /// The troubles of a map and its space, of which managers have said this.
+    /// The issues of a map and its space, of which managers have said this.
     pub(super) fn of(
         map: &Topology,
         is_latest: bool,
@@ -194,16 +194,16 @@ impl HealthIssues {
             true => of_map(map),
             false => BTreeSet::from([HealthIssue::NoLeader]),
         };
-        let observed = told.troubles.keys().copied().collect();
+        let observed = told.issues.keys().copied().collect();
         now.extend(nearly_full(&places, &observed));
         let wall_ms = now_ms();
-        let shown = |it: HealthIssue| Shown::of(it, told.troubles.get(&it).copied(), wall_ms);
+        let shown = |it: HealthIssue| Shown::of(it, told.issues.get(&it).copied(), wall_ms);
         Self { all: now.into_iter().map(shown).collect(), fills: told.fills }
     }
 
-    /// The time for which the longest of some troubles lasts.
+    /// The time for which the longest of some issues lasts.
     pub(super) fn longest(&self, of: impl Fn(HealthIssue) -> bool) -> Option<IssueDuration> {
-        let some = self.all.iter().filter(|it| of(it.trouble)).filter_map(|it| it.lasting);
+        let some = self.all.iter().filter(|it| of(it.issue)).filter_map(|it| it.lasting);
         some.max_by_key(|it| it.for_ms)
     }
 
@@ -217,9 +217,9 @@ impl HealthIssues {
     }
 }
 
-/// Programs see the troubles as a list.
-pub(super) fn shown<S: Serializer>(troubles: &HealthIssues, into: S) -> Result<S::Ok, S::Error> {
-    troubles.all.serialize(into)
+/// Programs see the issues as a list.
+pub(super) fn shown<S: Serializer>(issues: &HealthIssues, into: S) -> Result<S::Ok, S::Error> {
+    issues.all.serialize(into)
 }
 
 /// The time for which something lasts, as the line says it that tells what is wrong.

@@ -286,15 +286,15 @@ fn with_one_down() -> Topology {
 const HOUR_MS: u64 = 3_600_000;
 
 fn observed(
-    troubles: &[(HealthIssue, u64, bool)],
+    issues: &[(HealthIssue, u64, bool)],
     fills: &[(Place, u64, u64)],
 ) -> MergedObservations {
-    let troubles = troubles.iter().map(|&(trouble, for_ms, is_exact)| {
-        (trouble, larder_roles::observed::IssueDuration { for_ms, is_exact })
+    let issues = issues.iter().map(|&(issue, for_ms, is_exact)| {
+        (issue, larder_roles::observed::IssueDuration { for_ms, is_exact })
     });
     let fills =
         fills.iter().map(|&(place, taken, within_s)| SpaceSample { place, taken, within_s });
-    let now = Observations { troubles: troubles.collect(), fills: fills.collect() };
+    let now = Observations { issues: issues.collect(), fills: fills.collect() };
     Observations::together([now])
 }
 
@@ -316,9 +316,9 @@ fn the_first_line_says_since_when_as_far_as_managers_know() {
     let another = told(&[(down(1, 8), 3 * HOUR_MS, true), (down(0, 1), HOUR_MS, true)]).verdict;
     assert!(another.starts_with("NOT WELL: data-1 is down. Start"), "{another}");
     let json = serde_json::to_value(&exact).expect("JSON");
-    let trouble = &json["troubles"][0];
-    assert_eq!((&trouble["kind"], &trouble["server"]), (&"server_down".into(), &1.into()));
-    assert!(trouble["since_ms"].is_u64() && trouble["is_exact"] == true, "{trouble}");
+    let issue = &json["troubles"][0];
+    assert_eq!((&issue["kind"], &issue["server"]), (&"server_down".into(), &1.into()));
+    assert!(issue["since_ms"].is_u64() && issue["is_exact"] == true, "{issue}");
     let unled = observed(&[(HealthIssue::NoLeader, 60_000, true)], &[]);
     let unled = status(&map, false, Vec::new(), &DiskFreeSpace::default(), unled).verdict;
     assert!(unled.contains("none is reached, for 1 minute (since 2"), "{unled}");
@@ -442,8 +442,8 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     assert_eq!(taken, BTreeMap::from(expected), "one copy is wanted");
     let day_s = 24 * 3600;
     let before = [Place::Cluster, from, to].map(|place| (place, blocks(50), day_s));
-    let troubles = HealthIssues::of(&map, true, &spaces, observed(&[], &before));
-    let growth = |place, space| troubles.growth(place, space, &spaces);
+    let issues = HealthIssues::of(&map, true, &spaces, observed(&[], &before));
+    let growth = |place, space| issues.growth(place, space, &spaces);
     // 500 blocks are free where volumes may be made.
     let cluster = Growth { bytes: blocks(50), within_s: day_s, full_in_s: 10 * day_s };
     assert_eq!(growth(Place::Cluster, &spaces.all), Some(cluster));

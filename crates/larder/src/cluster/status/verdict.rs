@@ -14,11 +14,11 @@ const NAMES_MAX: usize = 3;
 
 /// The worst that there is to say.
 pub(super) fn of(status: &Status) -> String {
-    let Status { is_latest, servers, pgs, volumes, background, space, troubles, .. } = status;
+    let Status { is_latest, servers, pgs, volumes, background, space, issues, .. } = status;
     let is_down = |it: &&Server| it.state == "down";
     let down = named(servers.iter().filter(is_down));
     let are_many = servers.iter().filter(is_down).count() > 1;
-    let for_time = |of: &dyn Fn(HealthIssue) -> bool| since(troubles.longest(of));
+    let for_time = |of: &dyn Fn(HealthIssue) -> bool| since(issues.longest(of));
     if !is_latest {
         let time = for_time(&|it| it == HealthIssue::NoLeader);
         return format!(
@@ -38,7 +38,7 @@ pub(super) fn of(status: &Status) -> String {
         );
     }
     if let Some(down) = down {
-        let time = troubles.longest(|it| matches!(it, HealthIssue::ServerDown(..)));
+        let time = issues.longest(|it| matches!(it, HealthIssue::ServerDown(..)));
         let time = if are_many { since_first(time) } else { since(time) };
         return format!(
             "NOT WELL: {down} down{time}. Start what is down, or `larder remove` what will not come back"
@@ -88,8 +88,8 @@ pub(super) fn of(status: &Status) -> String {
 
 /// The cluster, or the fullest server, if it is nearly full.
 fn fullness(status: &Status) -> Option<String> {
-    let Status { servers, space, troubles, .. } = status;
-    let for_time = |place| since(troubles.longest(|it| it == HealthIssue::NearlyFull(place)));
+    let Status { servers, space, issues, .. } = status;
+    let for_time = |place| since(issues.longest(|it| it == HealthIssue::NearlyFull(place)));
     if space.all.bytes > 0 && space.all.percent() >= FULL_PERCENT {
         return Some(format!(
             "NEARLY FULL: {}{}{}. Add a disk or a machine, or delete objects",

@@ -62,7 +62,7 @@ pub use message::{HAS_MOST, ManagerMessage, RunStart, ServerMessage};
 use partitions::PartitionReports;
 use quiescence::{Quiescence, ends_quiescence};
 use targets::Targets;
-use versions::Spoke;
+use versions::ReportedVersions;
 use volumes_by_group::VolumesByGroup;
 
 /// An event for the policy.
@@ -82,7 +82,7 @@ pub enum PolicyEvent {
     /// The next renewal is of a server that was not granted the one before: it does not wait for a question that is due.
     NotGranted,
     /// This run of a server spoke with this manager in this version of the protocol, the newest that both know.
-    Spoke(ServerId, BootId, u8),
+    VersionReported(ServerId, BootId, u8),
     /// The result of a proposal; `None` if that is not known or it was not taken.
     Decided(Ticket, Option<Applied>),
     /// This manager led after the question.
@@ -167,7 +167,7 @@ struct Leading {
     marks: Marks,
     copies: Copies,
     /// The version of the protocol that each server spoke last, and in which run, while this manager leads.
-    spoke: Spoke,
+    reported_versions: ReportedVersions,
     partition_reports: PartitionReports,
     rest: Option<Quiescence>,
     /// Looks at all groups.
@@ -213,7 +213,7 @@ impl Policy {
     /// Returns a server that keeps the cluster's version below `newest`, if this manager leads and there is one.
     #[must_use]
     pub fn held_back_by(&self, map: &Topology, newest: u8) -> Option<ServerId> {
-        self.leading.as_ref()?.spoke.below(map, newest)
+        self.leading.as_ref()?.reported_versions.below(map, newest)
     }
 
     /// Takes one event, with the map as this manager has applied it.
@@ -261,7 +261,7 @@ impl Policy {
                     data_up_before: data_up(map),
                     marks: Marks::default(),
                     copies: Copies::new(now_ms),
-                    spoke: Spoke::default(),
+                    reported_versions: ReportedVersions::default(),
                     partition_reports: PartitionReports::default(),
                     rest: None,
                     looks: 0,
@@ -302,7 +302,9 @@ impl Policy {
             PolicyEvent::From(server, message) => turn.receive(server, message),
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
             PolicyEvent::Confirmed(ticket) => turn.confirmed(ticket),
-            PolicyEvent::Spoke(server, boot, version) => turn.spoke(server, boot, version),
+            PolicyEvent::VersionReported(server, boot, version) => {
+                turn.record_version(server, boot, version)
+            }
             PolicyEvent::Tick => turn.tick(),
             // It leads since: what the server says comes by way of others too.
             PolicyEvent::FollowerHeartbeats(_) => {}

@@ -10,9 +10,9 @@ use crate::manager::state::{Command, ServerRecord, ServerState, Topology};
 
 /// The version that each server spoke last, and in which run. Another run may be of another release.
 #[derive(Debug, Default)]
-pub(super) struct Spoke(BTreeMap<ServerId, (BootId, u8)>);
+pub(super) struct ReportedVersions(BTreeMap<ServerId, (BootId, u8)>);
 
-impl Spoke {
+impl ReportedVersions {
     /// The version that a server's run supports; `None` if it has not reported one, or is down: it may be about to
     /// start in another release.
     fn of(&self, server: ServerId, record: &ServerRecord) -> Option<u8> {
@@ -44,16 +44,16 @@ fn started(map: &Topology) -> impl Iterator<Item = (ServerId, &ServerRecord)> {
 
 impl StepContext<'_> {
     /// Records the version that a server's run supports. A message of a run that has ended came late.
-    pub(super) fn spoke(&mut self, server: ServerId, boot: BootId, version: u8) {
+    pub(super) fn record_version(&mut self, server: ServerId, boot: BootId, version: u8) {
         let record = self.map.servers.get(&server);
         if record.is_some_and(|record| !record.ended.contains(&boot)) {
-            self.leading.spoke.0.insert(server, (boot, version));
+            self.leading.reported_versions.0.insert(server, (boot, version));
         }
     }
 
     /// Has the cluster's version raised to what all servers speak.
     pub(super) fn raise_cluster_version(&mut self) {
-        let spoken = self.leading.spoke.by_all(self.map);
+        let spoken = self.leading.reported_versions.by_all(self.map);
         if let Some(version) = spoken.filter(|version| *version > self.map.cluster_version) {
             self.propose(Subject::ClusterVersion, Command::RaiseClusterVersion(version));
         }

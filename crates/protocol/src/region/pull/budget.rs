@@ -25,7 +25,7 @@ impl Budget {
     }
 
     /// Takes note that `clients` requests of clients are under way.
-    pub(super) fn heard(&mut self, now_ms: u64, clients: u32) {
+    pub(super) fn observe_clients(&mut self, now_ms: u64, clients: u32) {
         // The time that has passed counts at the rate that it had.
         self.left(now_ms);
         self.parts = match clients >= CLIENTS_QUEUE {
@@ -97,7 +97,7 @@ mod tests {
             budget.take(left);
             now_ms += 1_000;
             let allowed = budget.left(now_ms);
-            budget.heard(now_ms, clients);
+            budget.observe_clients(now_ms, clients);
             allowed
         };
         assert_eq!(of_a_second(&mut budget, CLIENTS_QUEUE), rate);

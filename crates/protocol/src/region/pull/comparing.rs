@@ -72,7 +72,7 @@ impl Pull {
         let is_again = |stream: &Stream| stream.incomplete.any() && !stream.is_void();
         let again = self.streams_of(region).filter(|(_, stream)| is_again(stream)).count();
         let is_due = self.streams_of(region).any(|(_, stream)| stream.incomplete.is_due);
-        if covers.is_empty() && (!is_due || self.peers[&region].again.rests(now_ms)) {
+        if covers.is_empty() && (!is_due || self.peers[&region].again.is_backing_off(now_ms)) {
             return;
         }
         self.drop_found_again(region);

@@ -26,7 +26,7 @@ pub(super) struct FindAgain {
     pause_ms: u64,
     last_ms: u64,
     /// No comparison begins before, but for journals that are void.
-    rests_until_ms: u64,
+    backoff_until_ms: u64,
 }
 
 impl FindAgain {
@@ -43,11 +43,11 @@ impl FindAgain {
 
     /// A comparison took so long: the next one is put off for as long, so that half of the time is left.
     pub(super) fn rest(&mut self, now_ms: u64, took_ms: u64) {
-        self.rests_until_ms = now_ms + took_ms;
+        self.backoff_until_ms = now_ms + took_ms;
     }
 
-    pub(super) fn rests(&self, now_ms: u64) -> bool {
-        now_ms < self.rests_until_ms
+    pub(super) fn is_backing_off(&self, now_ms: u64) -> bool {
+        now_ms < self.backoff_until_ms
     }
 
     fn end(&mut self, now_ms: u64) {

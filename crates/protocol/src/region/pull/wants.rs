@@ -231,7 +231,7 @@ impl Pull {
     /// The reason for not taking a claim now.
     fn refusal(&self, claim: &Claim) -> Option<Alarm> {
         let (region, at) = (claim.region, claim.id.at);
-        if !at.is_told() || claim.id.origin.region != at.region {
+        if !at.is_qualified() || claim.id.origin.region != at.region {
             return Some(Alarm::Unsound { region });
         }
         self.is_ahead(at.clock).then_some(Alarm::ClockAhead { region: at.region, clock: at.clock })

@@ -21,7 +21,7 @@ pub(super) struct HolderState {
     /// Bytes of these requests.
     pub(super) bytes: u64,
     /// Requests of these that this asker sent, in [`PARTS`].
-    pub(super) owed: u64,
+    pub(super) outstanding: u64,
     /// Expected microseconds of each request in the queue, on average.
     pub(super) each_us: u64,
     /// The number of requests that it serves at once, 1 at least.
@@ -109,7 +109,8 @@ impl Balance {
         for ((seen, told), disk) in seen.iter_mut().zip(&told).zip(holders) {
             // A disk that owes an answer is not unheard because it is silent.
             let known = self.known.get(disk);
-            let is_report_stale = known.is_none_or(|it| it.owes() == 0 && !it.is_heard(now_us));
+            let is_report_stale =
+                known.is_none_or(|it| it.outstanding() == 0 && !it.is_heard(now_us));
             *seen = HolderState {
                 is_report_stale,
                 ..known.map_or_else(HolderState::default, |it| of_known(it, *told, mean, class))
@@ -160,19 +161,19 @@ fn of_known(known: &HolderReport, told: ReportedQueue, mean: u64, class: SizeCla
     let service_us = service_us(&report, class as usize);
     let at_disk = requests_of(&report.waiting) + requests_of(&known.since);
     let work_us = work_us(&report, &report.waiting).saturating_add(work_us(&report, &known.since));
-    let owed = PARTS * requests_of(&known.owed);
+    let outstanding = PARTS * requests_of(&known.outstanding);
     // Of each, on average.
     let reported_bytes =
         bytes_of(&report.waiting).checked_div(requests_of(&report.waiting)).unwrap_or(0);
     HolderState {
         is_report_stale: false,
         // This asker's own requests are in the queue for certain.
-        queue: (faded + PARTS * requests_of(&known.since)).max(owed),
+        queue: (faded + PARTS * requests_of(&known.since)).max(outstanding),
         bytes: (faded / PARTS)
             .saturating_mul(reported_bytes)
             .saturating_add(bytes_of(&known.since))
-            .max(bytes_of(&known.owed)),
-        owed,
+            .max(bytes_of(&known.outstanding)),
+        outstanding,
         each_us: work_us.checked_div(at_disk).unwrap_or(service_us),
         lanes: lanes(&report),
         service_us,

@@ -97,7 +97,7 @@ impl Balance {
     /// askers' requests but is old, and this asker's own requests, a sample but a present one. Where the sample says more,
     /// the mean of both errs less than either.
     fn finish_us(&self, now_us: u64, disk: DiskId, seen: &HolderState, least_us: u64) -> u128 {
-        let sampled = seen.owed.saturating_mul(u64::from(self.askers));
+        let sampled = seen.outstanding.saturating_mul(u64::from(self.askers));
         let queue = seen.queue.max(u64::midpoint(seen.queue, sampled)) / PARTS;
         let wait_us = queue.saturating_mul(seen.each_us) / seen.lanes.max(1);
         let finish_us = wait_us.saturating_add(seen.service_us);
@@ -113,7 +113,7 @@ impl Balance {
 
     /// The time for which the disk has been silent beyond the expected one. It is expected to be silent for as long again.
     fn overdue_us(&self, now_us: u64, disk: DiskId, expected_us: u64) -> u64 {
-        let owing = self.known.get(&disk).filter(|known| known.owes() > 0);
+        let owing = self.known.get(&disk).filter(|known| known.outstanding() > 0);
         owing.map_or(0, |known| {
             now_us.saturating_sub(known.silent_since_us).saturating_sub(expected_us)
         })
@@ -122,7 +122,7 @@ impl Balance {
     /// All terms in microseconds times [`PARTS`] cubed, and shifted above 0.
     fn c3(&self, disk: DiskId, seen: &HolderState) -> u128 {
         let Some(known) = self.known.get(&disk) else { return 0 };
-        let own = u64::from(known.owes()).saturating_mul(u64::from(self.askers));
+        let own = u64::from(known.outstanding()).saturating_mul(u64::from(self.askers));
         let queue = u128::from(PARTS * (1 + own) + known.queue_average);
         let service = u128::from(seen.service_us);
         let cubed = queue.saturating_mul(queue).saturating_mul(queue).saturating_mul(service);

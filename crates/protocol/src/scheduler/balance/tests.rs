@@ -193,7 +193,7 @@ fn the_report_of_a_long_queue_fades() {
         assert_eq!(choices(&mut balance, 1), [2].into(), "{policy:?}");
         // It would have served these by now several times over; the others reported again what they have.
         for disk in [DiskId(2), DiskId(3)] {
-            balance.heard(500_000, disk, report(20, 1000));
+            balance.record_report(500_000, disk, report(20, 1000));
         }
         assert!(choices(&mut balance, 500_000).contains(&1), "{policy:?}");
     }
@@ -253,7 +253,7 @@ fn c3_counts_its_own_requests_once_for_each_asker() {
 fn prequal_asks_the_least_queue_when_all_are_long() {
     let mut balance = heard(Policy::Prequal, [report(30, 10), report(20, 5000), report(25, 10)]);
     for _ in 0..16 {
-        balance.heard(1, DiskId(99), report(1, 1000));
+        balance.record_report(1, DiskId(99), report(1, 1000));
     }
     assert_eq!(choices(&mut balance, 1), [2].into());
 }
@@ -271,10 +271,10 @@ fn what_is_remembered_is_bounded_and_what_owes_is_kept() {
     let mut balance = Balance::new(Policy::Parallel, 1);
     balance.sent(0, DiskId(0), BYTES);
     for number in 1..2 * HOLDERS_TRACKED_MAX as u32 {
-        balance.heard(u64::from(number), DiskId(number), report(1, 1000));
+        balance.record_report(u64::from(number), DiskId(number), report(1, 1000));
         assert!(balance.disks() <= HOLDERS_TRACKED_MAX);
     }
-    assert!(balance.known[&DiskId(0)].owes() == 1);
+    assert!(balance.known[&DiskId(0)].outstanding() == 1);
     for number in 0..2 * HOLDERS_TRACKED_MAX as u32 {
         balance.sent(0, DiskId(1_000_000 + number), BYTES);
         assert!(balance.disks() <= HOLDERS_TRACKED_MAX);
@@ -297,7 +297,7 @@ fn any_report_leaves_a_choice() {
                 1 => balance.answered(round * 1000, disk, rng.next(), rng.next(), report),
                 2 => balance.answered(round * 1000, disk, rng.next(), rng.next(), None),
                 3 => balance.gave_up(disk, rng.next()),
-                _ => balance.heard(rng.next(), disk, report),
+                _ => balance.record_report(rng.next(), disk, report),
             }
             let among = (&HOLDERS[..], rng.next() as u16);
             let chosen = balance.choose_near(round * 1000, among, rng.next(), rng.next());

@@ -80,7 +80,7 @@ fn only_holders_are_asked_and_each_once() {
             }
             assert_eq!(asked, [0, 2].into(), "{policy:?}");
         }
-        assert_eq!(reads.owed(), 0);
+        assert_eq!(reads.outstanding(), 0);
     }
 }
 
@@ -105,7 +105,7 @@ fn one_that_refuses_at_once_is_asked_after_the_others_for_a_while() {
         let mut reading = Reading::of(all(), [replica(0)], BYTES);
         let asked = reads.next(0, &mut reading, 0).unwrap();
         reads.refused(0, asked);
-        assert_eq!(reads.owed(), 0);
+        assert_eq!(reads.outstanding(), 0);
         let of = [replica(0), replica(1), down(2)];
         assert_eq!(firsts(&mut reads, REFUSED_US - 1, all(), &of), [1].into(), "{policy:?}");
         let mut reading = Reading::of(all(), of, BYTES);
@@ -199,10 +199,10 @@ fn a_late_read_is_hedged_with_another_holder() {
     assert_eq!(first.hedge_after_us, HEDGE_AFTER_US_MAX, "before anything was answered");
     let other = reads.hedge(300_000, &mut reading, 1).unwrap();
     assert_ne!(first.replica, other.replica);
-    assert_eq!(reads.owed(), 2);
+    assert_eq!(reads.outstanding(), 2);
     reads.answered(301_000, other, Some(report(0, 1000)));
     reads.outrun(301_000, first);
-    assert_eq!((reads.owed(), reads.counts().hedges, reads.counts().hedges_won), (0, 1, 1));
+    assert_eq!((reads.outstanding(), reads.counts().hedges, reads.counts().hedges_won), (0, 1, 1));
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Copies {
     /// nobody waits for.
     async fn make_in_turn(&self, order: &CopyOrder) -> Result<(CopyEnd, Vec<ServerId>), Busy> {
         let begun = Instant::now();
-        let max_wait = Duration::from_millis(u64::from(order.patience_ms).min(COPY_TIMEOUT_MS));
+        let max_wait = Duration::from_millis(u64::from(order.max_wait_ms).min(COPY_TIMEOUT_MS));
         let until = begun + max_wait.saturating_sub(Duration::from_millis(COPY_MARGIN_MS));
         let by = until.min(begun + Duration::from_millis(COPY_TURN_MS_MAX));
         let turn = timeout_at(by, self.slots.clone().acquire_owned()).await;

@@ -40,7 +40,7 @@ use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::{Releases, check_commands};
 use super::routes::ServerRoutes;
-use crate::limits::{BESIDE_MAX, PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
+use crate::limits::{COLOCATED_MAX, PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
 use crate::planted::{Bug, has};
 use crate::wire::{Beat, ManagerReply};
 
@@ -244,7 +244,7 @@ impl<A> Member<A> {
     pub(super) fn note_server_version(&mut self, server: ServerId, boot: BootId, version: u8) {
         if self.leads() {
             let version = if version < PROTOCOL_CLUSTER_VERSION { 0 } else { version };
-            self.consider(PolicyEvent::Spoke(server, boot, version));
+            self.consider(PolicyEvent::VersionReported(server, boot, version));
         }
     }
 
@@ -254,7 +254,7 @@ impl<A> Member<A> {
             return self.releases.holds_back(None, self.now_ms);
         }
         if let Some(record) = self.map.servers.get(&self.me) {
-            self.consider(PolicyEvent::Spoke(self.me, record.boot, PROTOCOL_MAX));
+            self.consider(PolicyEvent::VersionReported(self.me, record.boot, PROTOCOL_MAX));
         }
         let holds_back = self.policy.held_back_by(&self.map, PROTOCOL_MAX);
         self.releases.holds_back(holds_back, self.now_ms);
@@ -303,7 +303,7 @@ impl<A> Member<A> {
         beat: Beat,
     ) -> Result<(), ManagerError> {
         let Beat { boot, sent_ms, led, heard_by, mut beside } = beat;
-        beside.truncate(BESIDE_MAX);
+        beside.truncate(COLOCATED_MAX);
         beside.retain(|(server, _)| *server != from && self.is_beside(from, *server));
         if !self.leads() && heard_by.is_some() && heard_by == self.quorum.leader() {
             let others = beside.into_iter().map(|(server, _)| server);

@@ -96,7 +96,7 @@ impl Running {
             lock,
         };
 
-        let client = Arc::new(ManagersClient::start(contacts).beside(ports.colocated));
+        let client = Arc::new(ManagersClient::start(contacts).with_colocated(ports.colocated));
         let book = Arc::new(TokenBook::open(disk)?);
         let issuer = Arc::new(Issuer {
             authority: authority.clone(),

@@ -68,8 +68,8 @@ impl Order {
     }
 
     /// Takes the leading manager's answer.
-    pub(in crate::meta) fn heard(&self, sent_ms: u64, turn: CopyTurn) {
-        self.pacing.lock().heard(sent_ms, turn);
+    pub(in crate::meta) fn receive_turn(&self, sent_ms: u64, turn: CopyTurn) {
+        self.pacing.lock().receive_turn(sent_ms, turn);
         self.changed.notify_one();
     }
 

@@ -94,7 +94,7 @@ impl Primaries {
             let deadline = self.deadline(&map, std::iter::once(pg), wait);
             let at = primary(&map, pg);
             if at != asked {
-                tries.begin_anew();
+                tries.restart();
                 asked = at;
             }
             let tried = match at {

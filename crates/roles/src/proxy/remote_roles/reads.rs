@@ -57,7 +57,7 @@ impl Reads {
     /// The counts of the machine, and the holders that owe an answer.
     pub(super) fn counts(&self) -> (ReadCounts, u64) {
         let state = self.state.lock();
-        (state.machine.counts().clone(), state.machine.owed())
+        (state.machine.counts().clone(), state.machine.outstanding())
     }
 
     /// The time for which a read of a size is waited for alone.

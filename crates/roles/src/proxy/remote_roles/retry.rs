@@ -95,7 +95,7 @@ impl RetryState {
     }
 
     /// Another primary, or another view of it, is asked: what was waited for the one before says nothing of it.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.count = 0;
     }
 }
@@ -130,7 +130,7 @@ mod tests {
             tries.cut_short();
         }
         assert_eq!([next(&mut tries), next(&mut tries), next(&mut tries)], [10, 20, 40]);
-        tries.begin_anew();
+        tries.restart();
         assert_eq!(next(&mut tries), 10, "another view begins soon");
     }
 

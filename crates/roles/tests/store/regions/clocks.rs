@@ -45,7 +45,7 @@ impl Source for Telling {
         Ok(RegionId::OWN)
     }
 
-    async fn ask(&self, _: RegionId, _: IdsQuery) -> Result<IdsReply, Declined> {
+    async fn query_ids(&self, _: RegionId, _: IdsQuery) -> Result<IdsReply, Declined> {
         Err(Declined::NotReady)
     }
 

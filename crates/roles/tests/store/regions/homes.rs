@@ -7,7 +7,7 @@ use super::*;
 
 async fn ordered(region: &Region, order: Order) {
     let bucket = bucket();
-    larder_link::ask(region.dir.path(), HomeOrder { bucket, order }).unwrap();
+    larder_link::submit_order(region.dir.path(), HomeOrder { bucket, order }).unwrap();
 }
 
 const HERE: Order = Order::Here(HomeScope::Conditions);
@@ -225,7 +225,7 @@ async fn an_order_that_cannot_be_carried_out_is_dropped_with_its_reason() {
     ordered(&two, HERE).await;
     becomes(&one, HomeState::Elsewhere).await;
     let none = BucketName::new("there-is-none").unwrap();
-    larder_link::ask(one.dir.path(), HomeOrder { bucket: none, order: HERE }).unwrap();
+    larder_link::submit_order(one.dir.path(), HomeOrder { bucket: none, order: HERE }).unwrap();
     ordered(&one, Order::Nowhere).await;
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     while !larder_link::asked::<HomeOrder>(one.dir.path()).unwrap().is_empty() {

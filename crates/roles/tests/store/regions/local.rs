@@ -24,7 +24,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 /// Has a region have the bucket alone, or share it, as its command does.
 async fn set_local(region: &Region, is_local: bool) {
     let dir = region.dir.path();
-    larder_link::ask(dir, SharingSetting { bucket: logs(), is_local }).unwrap();
+    larder_link::submit_order(dir, SharingSetting { bucket: logs(), is_local }).unwrap();
     let is_taken = async || larder_link::asked::<SharingSetting>(dir).unwrap().is_empty();
     until("the setting is not taken up", is_taken).await;
     assert_eq!(record(region).map(|it| it.is_local()), Some(is_local));
@@ -33,7 +33,7 @@ async fn set_local(region: &Region, is_local: bool) {
 /// Shares the bucket, and waits until all of it is told.
 async fn share(region: &Region) {
     let dir = region.dir.path();
-    larder_link::ask(dir, SharingSetting { bucket: logs(), is_local: false }).unwrap();
+    larder_link::submit_order(dir, SharingSetting { bucket: logs(), is_local: false }).unwrap();
     until("it is not shared", async || record(region).unwrap().sharing == Sharing::All).await;
 }
 
@@ -102,7 +102,8 @@ async fn a_local_bucket_is_not_replicated_until_it_is_shared() {
     assert_eq!((log_keys(&one).await, log_keys(&two).await), (vec!["b".into()], vec!["c".into()]));
 
     // The other one's stays what it is, as long as it is there.
-    larder_link::ask(one.dir.path(), SharingSetting { bucket: logs(), is_local: false }).unwrap();
+    larder_link::submit_order(one.dir.path(), SharingSetting { bucket: logs(), is_local: false })
+        .unwrap();
     let why = || {
         let status = larder_link::RegionStatus::read(one.dir.path()).unwrap();
         status.and_then(|status| status.unshared.get("logs").cloned())
@@ -152,7 +153,7 @@ async fn a_bucket_that_becomes_local_stays_in_the_others_and_is_shared_as_if_it_
     one.proxy().set_tags(&logs(), &key("one"), tags.clone()).await.unwrap();
     let dir = one.dir.path().to_owned();
     one.stop();
-    larder_link::ask(&dir, SharingSetting { bucket: logs(), is_local: false }).unwrap();
+    larder_link::submit_order(&dir, SharingSetting { bucket: logs(), is_local: false }).unwrap();
     one.start().await;
     until("it is not shared", async || log_keys(&two).await == ["one", "shared"]).await;
     until("it goes on", async || record(&one).unwrap().sharing == Sharing::All).await;

@@ -222,7 +222,7 @@ impl Cluster {
         self.to_servers = rest;
         let due: Vec<_> = due;
         for (_, server, sent_ms, turn) in due {
-            self.servers[server].turns.heard(sent_ms, turn);
+            self.servers[server].turns.receive_turn(sent_ms, turn);
         }
     }
 }

@@ -16,7 +16,7 @@ fn after(world: &mut World, spoken: &[(ServerId, u8)]) -> u8 {
     let leader = world.leader.0;
     for (id, version) in spoken {
         let boot = world.map.servers[id].boot;
-        world.policy(leader, PolicyEvent::Spoke(*id, boot, *version));
+        world.policy(leader, PolicyEvent::VersionReported(*id, boot, *version));
     }
     world.run_for(30_000);
     assert_eq!(world.leader.0, leader, "the same one leads");
@@ -65,8 +65,8 @@ fn a_new_run_reports_its_version_again() {
     world.run_for(10_000);
     assert_eq!(after(&mut world, &all[..1]), 0, "it has begun anew since it was heard");
     let leader = world.leader.0;
-    world.policy(leader, PolicyEvent::Spoke(ids[1], BootId(77), 5));
-    world.policy(leader, PolicyEvent::Spoke(ids[1], ended, 5));
+    world.policy(leader, PolicyEvent::VersionReported(ids[1], BootId(77), 5));
+    world.policy(leader, PolicyEvent::VersionReported(ids[1], ended, 5));
     assert_eq!(after(&mut world, &[]), 0, "neither is the run that the map knows");
     assert_eq!(after(&mut world, &all[1..2]), 5);
 }

@@ -70,8 +70,10 @@ impl Locks {
         let of_all = region.sim_rng.one_in(3);
         let scope = if of_all { HomeScope::Writes } else { HomeScope::Conditions };
         let order = Order::Here(scope);
-        let ordered =
-            larder_link::ask(region.dir(), HomeOrder { bucket: self.bucket.clone(), order });
+        let ordered = larder_link::submit_order(
+            region.dir(),
+            HomeOrder { bucket: self.bucket.clone(), order },
+        );
         ordered.expect("the order is written");
     }
 

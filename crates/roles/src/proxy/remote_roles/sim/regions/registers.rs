@@ -146,7 +146,7 @@ impl Registers {
         });
         let Some(metax) = seen.await.flatten() else { return };
         self.completed.fetch_add(1, Ordering::Relaxed);
-        let at = metax.stamp().told_by(client.region.number);
+        let at = metax.stamp().qualified_by(client.region.number);
         for region in regions.iter().filter(|it| it.number != client.region.number) {
             let other = self.locks.client(region, 0);
             let latest = other.at(async |proxy| {
