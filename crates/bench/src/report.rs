@@ -16,7 +16,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 pub struct CpuTime {
     /// By the processes named with `--pid`, if any were.
     pub server: Option<Duration>,
-    /// By this process.
+    /// CPU time of this process, the load driver, in user and kernel mode.
     pub client: Duration,
 }
 

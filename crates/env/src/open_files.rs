@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit as far as the system lets the process, and returns it. Systems set it low for programs that keep sets of
+/// Raises the limit as far as the system lets the process. Returns it in open files, `u64::MAX` for none. Systems set it low for programs that keep sets of
 /// files in bits, of which this is none.
 pub fn raise() -> u64 {
     let limit = getrlimit(Resource::Nofile);
@@ -10,7 +10,7 @@ pub fn raise() -> u64 {
     allowed()
 }
 
-/// The limit as it is now.
+/// The limit as it is now, in open files; `u64::MAX` if there is none.
 #[must_use]
 pub fn allowed() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

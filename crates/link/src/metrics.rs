@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Its value.
+    /// Its value: what was added since the process began, less what was taken.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -78,7 +78,7 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(1);
 pub const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// First pause after a failed attempt to connect.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// Failed attempts to connect before the one that is logged at the default level: servers that start together cause some.
+/// Failed attempts to connect in a row before the one that is logged at the default level: servers that start together cause some.
 pub const UNTOLD_FAILURES: u32 = 5;
 /// Longest pause between attempts. A connection that held this long resets the pause.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);

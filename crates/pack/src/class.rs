@@ -103,7 +103,7 @@ impl PerClass<AtomicU64> {
 }
 
 impl Requests {
-    /// The sum over all classes.
+    /// Requests of all classes together.
     #[must_use]
     pub fn total(&self) -> u64 {
         RequestClass::ALL.iter().map(|class| self.of(*class)).sum()

@@ -29,15 +29,15 @@ struct ComparedGroup {
 /// Counts of comparisons, by their results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcomes {
-    /// Begun.
+    /// Comparisons that were begun.
     pub begun: u64,
-    /// All members equal.
+    /// Those in which all members were equal.
     pub equal: u64,
-    /// One odd.
+    /// Those in which a member differed from more than half of all.
     pub odd: u64,
-    /// Different, and none odd.
+    /// Those in which members differed, and no more than half had the same rows.
     pub unclear: u64,
-    /// Without a result.
+    /// Those that ended without a result.
     pub void: u64,
 }
 

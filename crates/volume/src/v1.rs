@@ -43,9 +43,12 @@ pub(crate) type Page = [u8; PAGE_BYTES];
 /// The identity of a disk and its division; never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Superblock {
+    /// Id of the cluster that the disk belongs to.
     pub cluster: u64,
     pub disk: DiskId,
+    /// Bytes of each PV's blocks.
     pub pv_bytes: u64,
+    /// The most PVs that the disk can have.
     pub pv_count: u32,
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct Shared {
 /// The blobs and bytes that wait to go up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
-    /// Blobs.
+    /// The number of blobs of the spool that are not in the backend and the index yet.
     pub blobs: usize,
     /// Bytes of bodies in the directory.
     pub body_bytes: u64,

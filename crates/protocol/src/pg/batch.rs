@@ -63,9 +63,9 @@ pub(super) struct RowsDone {
 /// Counts of chunks whose new place was logged, by their outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MoveCounts {
-    /// They lie there now.
+    /// Chunks that lie in the new place now.
     pub moved: u64,
-    /// They were gone by then: the new place is free.
+    /// Chunks that were gone when the op was applied: the new place is free.
     pub void: u64,
 }
 

@@ -65,7 +65,7 @@ struct ActiveMove {
 /// The LVs that are to be compacted, and the bytes to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StartedCompaction {
-    /// LVs.
+    /// The number of LVs that are compacted.
     pub lvs: usize,
     /// Bytes of chunks that lie too high in them, about.
     pub bytes: u64,

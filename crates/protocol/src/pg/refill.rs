@@ -49,7 +49,7 @@ pub struct Refill {
     pub chunk: Chunk,
     /// Replicas to read from: any that verifies.
     pub from: Holders,
-    /// Replica to write to.
+    /// Index in the LV of the replica to write to.
     pub to: usize,
     /// The grant under which it is written.
     pub grant: Grant,

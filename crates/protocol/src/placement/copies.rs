@@ -54,9 +54,9 @@ impl Room {
 /// The number of replicas of an LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyRules {
-    /// As wanted.
+    /// Replicas that each LV is to have.
     pub copies: usize,
-    /// Least that a new LV may have.
+    /// Least replicas that a new LV may have; at most `copies`.
     pub min_copies: usize,
 }
 

@@ -41,9 +41,9 @@ pub struct MetaServer {
 /// The number of members of a PG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupRules {
-    /// As wanted.
+    /// Members that each PG is to have, its primary included.
     pub members: usize,
-    /// Least with which a PG acknowledges.
+    /// Least members with which a PG acknowledges; at most `members`.
     pub min_members: usize,
 }
 

@@ -411,7 +411,7 @@ fn has_source(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
 pub struct Filling(BTreeMap<usize, usize>);
 
 impl Filling {
-    /// All volumes with a copy being filled.
+    /// The number of volumes with a copy being filled.
     #[must_use]
     pub fn all(&self) -> usize {
         self.0.values().sum()

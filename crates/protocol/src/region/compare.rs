@@ -59,7 +59,7 @@ impl Name {
 pub struct Sum {
     /// Number of entries.
     pub count: u64,
-    /// The sum of their hashes.
+    /// The sum of their hashes, modulo 2^128.
     pub hash: u128,
 }
 

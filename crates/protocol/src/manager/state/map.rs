@@ -252,7 +252,7 @@ pub struct GatewayRecord {
 /// A part of the map's history, under one leader of the managers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Its id, which the leader drew.
+    /// Its id: 64 random bits, which the leader drew.
     pub id: u64,
     /// Its first map.
     pub since: MapVersion,

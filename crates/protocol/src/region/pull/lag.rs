@@ -15,7 +15,7 @@ use crate::now::EventTime;
 pub struct Lag {
     /// Outcomes that are not here yet.
     pub outcomes: u64,
-    /// Their bytes.
+    /// Bytes of the contents that these have.
     pub bytes: u64,
     /// The clock of the oldest that is wanted.
     pub oldest: Option<HybridClock>,
