@@ -231,7 +231,7 @@ class Stores:
         secret = secret_file(binary, scratch / "cluster.secret")
         self.machines = equal_machines(Lasting, binary, scratch, secret)
         self.eu, self.us = [Region(binary, scratch / name, name) for name in ("eu", "us")]
-        options = ["--worker", "a", "--peer-listen", "127.0.0.1:0", "--look-s", "1", "--kept-s", "600"]
+        options = ["--worker", "a", "--peer-listen", "127.0.0.1:0", "--poll-interval-s", "1", "--superseded-retention-s", "600"]
         self.pack = PackServer(binary, scratch / "pack", scratch / "packed", options, backend=self.eu)
         self.all = [*self.machines, self.eu, self.us, self.pack]
 

@@ -104,7 +104,7 @@ class Writer(threading.Thread):
 
 
 def worker(args, folder, name, extra=()):
-    options = ["--worker", name, "--peer-listen", "127.0.0.1:0", "--look-s", "1", "--kept-s", "30", *extra]
+    options = ["--worker", name, "--peer-listen", "127.0.0.1:0", "--poll-interval-s", "1", "--superseded-retention-s", "30", *extra]
     is_grouping = name in GROUPING
     if is_grouping:
         options += ["--packing", "size"]

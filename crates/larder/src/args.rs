@@ -346,8 +346,8 @@ pub(crate) struct PackServeArgs {
     pub(crate) cache_mib: u32,
     /// Most KiB to read ahead where a client reads keys in order: 0 for none, at most 16384. Needs a cache. Default: 2048,
     /// or 0 without a cache.
-    #[arg(long, value_name = "N")]
-    pub(crate) ahead_kib: Option<u32>,
+    #[arg(long, alias = "ahead-kib", value_name = "N")]
+    pub(crate) readahead_kib: Option<u32>,
     /// Take the backend over from a worker whose directory is lost; with --worker, that worker's place in it. Objects that
     /// the worker had not uploaded are lost. If it still runs, it stops.
     #[arg(long)]
@@ -365,12 +365,12 @@ pub(crate) struct PackServeArgs {
     #[arg(long, value_name = "HOST:PORT", requires = "peer_listen")]
     pub(crate) peer_advertise: Option<String>,
     /// Interval of polling the backend for changes of other workers, in seconds.
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "worker")]
-    pub(crate) look_s: u64,
+    #[arg(long, alias = "look-s", value_name = "N", default_value_t = 10, requires = "worker")]
+    pub(crate) poll_interval_s: u64,
     /// Time that an object stays after another worker has replaced or deleted it, in seconds. A worker that could not look
     /// in the backend for a third of that time answers 503.
-    #[arg(long, value_name = "N", default_value_t = 1800, requires = "worker")]
-    pub(crate) kept_s: u64,
+    #[arg(long, alias = "kept-s", value_name = "N", default_value_t = 1800, requires = "worker")]
+    pub(crate) superseded_retention_s: u64,
 }
 
 fn worker_name(text: &str) -> Result<WorkerName, String> {
@@ -523,6 +523,25 @@ pub(crate) struct InspectArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_a_worker_have_their_earlier_names_too() {
+        let told = |names: [&str; 3]| {
+            let [interval, retention, readahead] = names;
+            let words = ["larder", "pack", "dir", "--backend", "file:///blobs", "--worker", "a"];
+            let values = [interval, "3", retention, "400", readahead, "5"];
+            let program = Program::try_parse_from(words.into_iter().chain(values)).unwrap();
+            let Command::Pack(pack) = program.command else { panic!("it packs") };
+            let args = pack.serve.expect("it serves");
+            (args.poll_interval_s, args.superseded_retention_s, args.readahead_kib)
+        };
+        for names in [
+            ["--poll-interval-s", "--superseded-retention-s", "--readahead-kib"],
+            ["--look-s", "--kept-s", "--ahead-kib"],
+        ] {
+            assert_eq!(told(names), (3, 400, Some(5)), "{names:?}");
+        }
+    }
 
     #[test]
     fn a_mount_is_a_bucket_and_a_path() {

@@ -253,18 +253,18 @@ fn pack_config(args: &PackServeArgs, prices: Prices, packing: Packing) -> PackCo
         spend_per_day: args.spend_per_day,
         prices,
         cache_bytes: u64::from(args.cache_mib) * MIB,
-        ahead_bytes: u64::from(args.ahead_kib.unwrap_or(ahead_default)) * KIB,
+        ahead_bytes: u64::from(args.readahead_kib.unwrap_or(ahead_default)) * KIB,
         ..default
     }
 }
 
 /// The settings for sharing the backend with other workers.
 fn sharing(name: WorkerName, args: &PackServeArgs) -> Sharing {
-    let kept = Duration::from_secs(args.kept_s);
+    let kept = Duration::from_secs(args.superseded_retention_s);
     Sharing {
         listen: args.peer_listen.clone(),
         advertise: args.peer_advertise.clone(),
-        look_period: Duration::from_secs(args.look_s),
+        look_period: Duration::from_secs(args.poll_interval_s),
         unseen_max: kept / 3,
         kept,
         ..Sharing::new(name)
