@@ -205,7 +205,7 @@ def remove(cluster):
     operate(cluster, 2, "has no disk", "disk", "drain", "late", "4711")
     operate(cluster, 0, "late drains", "drain", "late")
     operate(cluster, 0, "nothing to do", "drain", "late")
-    operate(cluster, 0, "drains no more", "drain", "late", "--undo")
+    operate(cluster, 0, "is cancelled", "drain", "late", "--undo")
     operate(cluster, 0, "nothing was changed", "remove", "node-2-meta")
     operate(cluster, 0, "nothing was changed", "remove", "late")
     operate(cluster, 0, "removed for good", "remove", "late", "--yes")

@@ -168,7 +168,7 @@ def drain(cluster, objects, arguments):
     took = until(REBUILT_SECONDS, "a data server drains", lambda: server(cluster.status(), "node-1-data")["copies"] == 0 or "it holds copies")
     writes.join()
     took += until(REBUILT_SECONDS, "copies after a data server was drained", lambda: is_rebuilt(cluster))
-    operate(cluster, 0, "drains no more", "drain", "node-1-data", "--undo")
+    operate(cluster, 0, "is cancelled", "drain", "node-1-data", "--undo")
     return took
 
 

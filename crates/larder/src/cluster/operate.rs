@@ -302,18 +302,18 @@ impl Subject {
         let name = self.name();
         if !keeps_ops && !keeps_data {
             return Err(RoleError::Named(format!(
-                "{name} holds nothing that could go elsewhere: it can be removed as it is"
+                "{name} holds no data to move: it can be removed as it is"
             )));
         }
         if undo {
-            return Ok(vec![format!("{name} drains no more: what has left it comes back in time")]);
+            return Ok(vec![format!("drain of {name} is cancelled; its data will move back")]);
         }
         let loss = match &self.disk {
             Some((disk, _)) => map.loss_of_disk(*disk),
             None => map.loss_of_server(self.server),
         };
         let mut told = vec![format!(
-            "{name} drains: {} copies of volumes and {} places in placement groups are to go elsewhere; see `larder \
+            "{name} drains: {} copies of volumes and {} places in placement groups are to move; see `larder \
              status`",
             loss.lvs.len(),
             loss.pgs.len()

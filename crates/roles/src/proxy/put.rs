@@ -220,8 +220,8 @@ impl<R: RoleAccess> Proxy<R> {
         Ok(PutDone { etag: ETag::Md5(digest.md5), checksum: digest.checksum, clock, size })
     }
 
-    /// Stores at most one chunk's bytes under one op: another one if the data of the first did not come to lie
-    /// where it should have. The first is revoked by then, so that one put takes effect once. All tries have one time.
+    /// Stores at most one chunk's bytes under one op. Retries with a new allocation if the write failed. The first op is
+    /// revoked by then, so that one put takes effect once. All tries have one time.
     async fn store_chunk(
         &self,
         wanted: &PutRequest,

@@ -33,7 +33,7 @@ use crate::wire::{Position, RemotePart};
 pub enum Ended {
     /// It is committed, with this clock.
     Done(HybridClock),
-    /// Its data did not come to lie on as many replicas as it has to, and it was revoked: it will never take effect.
+    /// Too few replicas wrote its data, and it was revoked: it will never take effect.
     Lost(Lost),
 }
 

@@ -90,8 +90,7 @@ impl ProxyContext {
         }
     }
 
-    /// Stores one put: begun anew if it is revoked because its data did not come to lie where it should have. `Ok`
-    /// is what a client may be told is done.
+    /// Stores one put. Begins it again if it is revoked because its write failed. `Ok` is what a client may be told is done.
     pub(crate) async fn put(
         &self,
         wanted: PutRequest,

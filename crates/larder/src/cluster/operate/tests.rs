@@ -160,7 +160,9 @@ fn a_drain_reports_what_will_move_and_whether_it_fits() {
     assert!(lines[0].contains("2 copies of volumes and 0 places"), "{lines:?}");
     assert!(lines[1].contains("only 1 others"), "two copies do not fit one server: {lines:?}");
     assert!(told("m-0", None, false).expect_err("it holds nothing").contains("removed as it is"));
-    assert!(told("meta-1", None, true).expect("it is so")[0].contains("drains no more"));
+    assert!(
+        told("meta-1", None, true).expect("it is so")[0].contains("drain of meta-1 is cancelled")
+    );
 }
 
 #[test]
