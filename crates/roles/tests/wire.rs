@@ -514,7 +514,17 @@ fn put() -> PutCall {
     let AppendCall { request, bucket, epoch, key, description, condition, .. } = append();
     let content = Content::Data { len: 7, seed: 300, sums: vec![301] };
     let target = Target::Version;
-    PutCall { request, bucket, epoch, key, target, description, content, condition, enough: 2 }
+    PutCall {
+        request,
+        bucket,
+        epoch,
+        key,
+        target,
+        description,
+        content,
+        condition,
+        required_copies: 2,
+    }
 }
 
 fn made() -> Appended {

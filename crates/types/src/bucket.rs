@@ -51,7 +51,7 @@ pub enum WritePolicy {
 impl WritePolicy {
     /// Returns the number of replicas that are enough where `copies` are wanted; 0: every one of the volume.
     #[must_use]
-    pub fn enough(self, copies: u8) -> u8 {
+    pub fn required_copies(self, copies: u8) -> u8 {
         match self {
             Self::All => 0,
             Self::Majority => copies / 2 + 1,
@@ -385,10 +385,11 @@ mod tests {
         for wrong in ["", "0", "most", "16", "-1", "All", "300"] {
             assert_eq!(wrong.parse::<WritePolicy>(), Err(NotAPolicy), "{wrong}");
         }
-        let enough = |policy: WritePolicy| [1, 2, 3, 5].map(|copies| policy.enough(copies));
-        assert_eq!(enough(WritePolicy::All), [0; 4]);
-        assert_eq!(enough(WritePolicy::Majority), [1, 2, 2, 3]);
-        assert_eq!(enough(WritePolicy::AtLeast(2)), [2; 4]);
+        let required_copies =
+            |policy: WritePolicy| [1, 2, 3, 5].map(|copies| policy.required_copies(copies));
+        assert_eq!(required_copies(WritePolicy::All), [0; 4]);
+        assert_eq!(required_copies(WritePolicy::Majority), [1, 2, 2, 3]);
+        assert_eq!(required_copies(WritePolicy::AtLeast(2)), [2; 4]);
     }
 
     fn bucket() -> BucketRecord {

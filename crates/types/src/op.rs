@@ -124,7 +124,7 @@ pub enum Op {
         /// METAX.
         put: Box<Put>,
         /// The number of replicas that are enough.
-        enough: u8,
+        required_copies: u8,
     },
     /// The key's null version grows, or begins.
     Append(Box<Append>),
@@ -162,9 +162,9 @@ pub enum Op {
 impl Op {
     /// METAX of a put; with `enough` 0 every replica must have its data before its client is answered.
     #[must_use]
-    pub fn of_put(put: Put, enough: u8) -> Self {
+    pub fn of_put(put: Put, required_copies: u8) -> Self {
         let put = Box::new(put);
-        if enough == 0 { Self::Put(put) } else { Self::PutEnough { put, enough } }
+        if required_copies == 0 { Self::Put(put) } else { Self::PutEnough { put, required_copies } }
     }
 
     /// METAX, if the op is a put.
@@ -184,7 +184,7 @@ impl Op {
             Self::RemoteChange(told) => {
                 Self::RemoteChange(Box::new(RemotePut { put, ..(**told).clone() }))
             }
-            op => Self::of_put(put, op.enough()),
+            op => Self::of_put(put, op.required_copies()),
         }
     }
 
@@ -207,10 +207,10 @@ impl Op {
     /// Returns the number of replicas that must have a put's data before its client is answered; 0: all that were to be
     /// given it.
     #[must_use]
-    pub fn enough(&self) -> u8 {
+    pub fn required_copies(&self) -> u8 {
         match self {
-            Self::PutEnough { enough, .. } => *enough,
-            Self::RemoteChange(told) => told.enough,
+            Self::PutEnough { required_copies, .. } => *required_copies,
+            Self::RemoteChange(told) => told.required_copies,
             _ => 0,
         }
     }

@@ -26,7 +26,7 @@ pub struct RemotePut {
     /// METAX.
     pub put: Put,
     /// Replicas that must have its data before it is answered; 0: all that are to be given it.
-    pub enough: u8,
+    pub required_copies: u8,
     /// The op that put it, in its region.
     pub origin: Origin,
     /// The parts in which it was uploaded there.

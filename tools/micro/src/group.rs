@@ -156,7 +156,7 @@ pub(crate) fn put(count: u64) -> Outcome {
                 sums: [number].into_iter().collect(),
             },
             condition: Condition::default(),
-            enough: 0,
+            required_copies: 0,
         };
         let call = Call::Put(Box::new(call));
         let grant = member.step(Event::Call { token: Token(1), call }).ok_or("no grant")?;

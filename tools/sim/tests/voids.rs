@@ -191,7 +191,7 @@ impl Store {
             description,
             content: Content::Data { len, seed, sums: vec![sum(seed, 0, &bytes)] },
             condition: Condition::default(),
-            enough: 0,
+            required_copies: 0,
         }));
         self.step(Event::Call { token: Token(number), call });
         let Some(Answer::Granted { grant, extents, .. }) = self.replies.remove(&Token(number))

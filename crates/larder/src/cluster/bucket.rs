@@ -48,8 +48,10 @@ fn show_or_set(
 /// Tells what a policy means in this cluster.
 fn describe(map: &Topology, name: &str, policy: WritePolicy) -> String {
     let copies = map.settings().copies;
-    match policy.enough(copies) {
+    match policy.required_copies(copies) {
         0 => format!("puts to {name} wait for all copies within reach ({policy})"),
-        enough => format!("puts to {name} wait for {enough} of {copies} copies ({policy})"),
+        required_copies => {
+            format!("puts to {name} wait for {required_copies} of {copies} copies ({policy})")
+        }
     }
 }

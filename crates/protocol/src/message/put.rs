@@ -65,5 +65,5 @@ pub struct PutCall {
     /// The condition on the key.
     pub condition: Condition,
     /// The number of replicas that must have the data before the client is answered; 0: all of the volume.
-    pub enough: u8,
+    pub required_copies: u8,
 }

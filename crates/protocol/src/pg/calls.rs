@@ -264,7 +264,7 @@ impl Pg {
                 Body::Stream { stream: *stream, chunks: *chunks, chunk_bytes: *chunk_bytes }
             }
             Content::Data { len, seed, sums } => {
-                match self.grant((*len, *seed, sums), call.enough, out) {
+                match self.grant((*len, *seed, sums), call.required_copies, out) {
                     Ok(chunk) => Body::Chunk(chunk),
                     Err(step) => return Ok(step),
                 }
@@ -291,7 +291,7 @@ impl Pg {
             metax,
             body,
         };
-        let op = mutation.op(put, if granted.is_some() { call.enough } else { 0 });
+        let op = mutation.op(put, if granted.is_some() { call.required_copies } else { 0 });
         let kind = if granted.is_some() { ReplyKind::Persisted } else { ReplyKind::Done };
         self.append_op(op, Some((token, kind)), out);
         if let Some(answer) = granted {

@@ -14,12 +14,12 @@ impl Pg {
     pub(super) fn grant(
         &mut self,
         (len, seed, sums): (u32, u64, &[u64]),
-        enough: u8,
+        required_copies: u8,
         out: &mut Outbox,
     ) -> Result<Chunk, Step> {
         assert!(len > 0 && len <= CHUNK_BYTES_MAX, "a chunk has 1 to {CHUNK_BYTES_MAX} bytes");
         let grant = Grant { pg: self.id, op: self.next_id(), attempt: 0 };
-        let enough = usize::from(enough);
+        let required_copies = usize::from(required_copies);
         let chunk = |lv, extents, holders| Chunk {
             grant,
             seed,
@@ -29,10 +29,10 @@ impl Pg {
             sums: sums.to_vec(),
             holders,
         };
-        match self.allocate(len, enough, out) {
+        match self.allocate(len, required_copies, out) {
             Ok((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
             Err(NoSpace::Opening) => Err(Step::Starve),
-            Err(NoSpace::TooNarrow) => match self.allocate_on_most(len, enough, out) {
+            Err(NoSpace::TooNarrow) => match self.allocate_on_most(len, required_copies, out) {
                 Some((lv, extents, holders)) => Ok(chunk(lv, extents, holders)),
                 None => Err(Step::Refuse(Refusal::TooFewCopies)),
             },
@@ -51,7 +51,9 @@ impl Pg {
                 if self.space.as_ref().is_some_and(VolumeGroup::regains) {
                     return Err(Step::Starve);
                 }
-                if let Some((lv, extents, holders)) = self.allocate_on_most(len, enough, out) {
+                if let Some((lv, extents, holders)) =
+                    self.allocate_on_most(len, required_copies, out)
+                {
                     return Ok(chunk(lv, extents, holders));
                 }
                 if self.reaper.has_garbage() {

@@ -186,10 +186,10 @@ impl OpenPut {
     }
 
     /// Returns the number of replicas that must have its data before its client is answered.
-    fn enough(&self, given: usize) -> usize {
-        match self.put.enough() {
+    fn required_copies(&self, given: usize) -> usize {
+        match self.put.required_copies() {
             0 => given,
-            enough => usize::from(enough),
+            required_copies => usize::from(required_copies),
         }
     }
 }

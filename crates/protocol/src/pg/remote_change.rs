@@ -62,12 +62,18 @@ impl<'a> Put<'a> {
     }
 
     /// The op with this METAX. `enough` counts for one with data alone.
-    pub(super) fn op(&self, put: larder_types::Put, enough: u8) -> Op {
+    pub(super) fn op(&self, put: larder_types::Put, required_copies: u8) -> Op {
         match self {
-            Self::Own(_) => Op::of_put(put, enough),
+            Self::Own(_) => Op::of_put(put, required_copies),
             Self::RemoteChange(told) => {
                 let RemotePutCall { origin, parts, amended, .. } = (*told).clone();
-                Op::RemoteChange(Box::new(RemotePut { put, enough, origin, parts, amended }))
+                Op::RemoteChange(Box::new(RemotePut {
+                    put,
+                    required_copies,
+                    origin,
+                    parts,
+                    amended,
+                }))
             }
         }
     }

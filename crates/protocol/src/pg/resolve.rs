@@ -236,7 +236,7 @@ impl Pg {
     /// Decides what becomes of a put, once each of its replicas has answered or is out of reach.
     fn decide(&mut self, grant: Grant, out: &mut Outbox) {
         let lost = self.lost_of(grant);
-        let enough = self.enough(grant);
+        let required_copies = self.required_copies(grant);
         let Some((replicas, resolution, chunk)) = self.resolving(grant) else { return };
         let looked_at = resolution.verified.union(resolution.mismatched);
         let is_answered = replicas.without(looked_at.union(resolution.gone)).is_empty();
@@ -249,7 +249,7 @@ impl Pg {
         let may_have = chunk.holders.union(replicas).without(resolution.unacknowledged).count();
         let outcome = if !holders.is_empty() {
             Outcome::Committed { attempt: grant.attempt, holders }
-        } else if is_nowhere || may_have < enough {
+        } else if is_nowhere || may_have < required_copies {
             Outcome::Revoked
         } else {
             resolution.failed = true;
@@ -288,10 +288,10 @@ impl Pg {
     }
 
     /// Returns the number of replicas that must have had an open put's data for its client to have been told.
-    fn enough(&self, grant: Grant) -> usize {
+    fn required_copies(&self, grant: Grant) -> usize {
         let Some(open) = self.open.get(&grant.op.seq) else { return 0 };
         let given = open.chunk.holders.union(self.given(&open.chunk)).count();
-        if self.planted.takes_policies_for_all() { given } else { open.enough(given) }
+        if self.planted.takes_policies_for_all() { given } else { open.required_copies(given) }
     }
 
     /// Replicas of an open put's LV that are gone for good.

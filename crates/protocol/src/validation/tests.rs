@@ -31,7 +31,7 @@ fn put(content: Content, size: u64) -> Call {
         description: description(size),
         content,
         condition: Condition::default(),
-        enough: 0,
+        required_copies: 0,
     }))
 }
 

@@ -243,12 +243,12 @@ fn nothing_is_served_before_the_space_is_known() {
 }
 
 /// A put of which so many copies are enough, given to three replicas and abandoned; all have fenced it.
-fn fenced(enough: u8) -> (Member, Grant) {
+fn fenced(required_copies: u8) -> (Member, Grant) {
     let mut member = Member::alone(3);
     let request = member.request();
     let mut call = put(request, "k", data(1), Condition::default());
     if let Call::Put(put) = &mut call {
-        put.enough = enough;
+        put.required_copies = required_copies;
     }
     let token = member.call(call);
     let grant = member.granted(token);
@@ -260,10 +260,10 @@ fn fenced(enough: u8) -> (Member, Grant) {
 
 #[test]
 fn a_put_is_revoked_only_when_too_few_can_have_had_it_for_its_client_to_be_told() {
-    for (enough, never_had, is_revoked) in
+    for (required_copies, never_had, is_revoked) in
         [(0, 1, true), (2, 1, false), (2, 2, true), (1, 2, false), (1, 3, true), (3, 1, true)]
     {
-        let (mut member, grant) = fenced(enough);
+        let (mut member, grant) = fenced(required_copies);
         for replica in 0..3 {
             let is_unacknowledged = replica < never_had;
             // The last to be looked at cannot be reached, unless all say that they never had it.
@@ -276,7 +276,11 @@ fn a_put_is_revoked_only_when_too_few_can_have_had_it_for_its_client_to_be_told(
         let open = member.pg.gauges().open_puts;
         member.settle();
         let left = member.pg.gauges().open_puts;
-        assert_eq!((open, left == 0), (1, is_revoked), "{enough} of 3, {never_had} never had it");
+        assert_eq!(
+            (open, left == 0),
+            (1, is_revoked),
+            "{required_copies} of 3, {never_had} never had it"
+        );
         assert!(member.row("k").is_none());
     }
 }
@@ -301,7 +305,7 @@ fn a_put_that_needs_more_copies_than_a_volume_has_is_refused() {
     let request = member.request();
     let mut call = put(request, "k", data(1), Condition::default());
     if let Call::Put(put) = &mut call {
-        put.enough = 3;
+        put.required_copies = 3;
     }
     let token = member.call(call);
     assert_eq!(member.refusal(token), Refusal::TooFewCopies);

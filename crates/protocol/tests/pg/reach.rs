@@ -233,7 +233,7 @@ fn while_one_of_three_replicas_is_away_puts_go_to_the_others_and_it_gets_copies_
     else {
         panic!()
     };
-    wants_all.enough = 3;
+    wants_all.required_copies = 3;
     let token = member.call(Call::Put(wants_all));
     assert!(member.effects.contains(&Effect::NeedLv), "another may have as many");
     member.step(Event::PoolEmpty);

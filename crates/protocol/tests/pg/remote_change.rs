@@ -60,7 +60,7 @@ pub(super) fn version(member: &mut Member, name: &str, at: Stamp, text: &str) ->
         },
         content: Content::Inline(Bytes::copy_from_slice(text.as_bytes())),
         condition: Condition::default(),
-        enough: 0,
+        required_copies: 0,
     };
     let (origin, amended) = (origin_in(at.region, at.clock.ms()), Amendments::default());
     RemoteChange::Put(Box::new(RemotePutCall { put, at, origin, parts: Vec::new(), amended }))
@@ -86,7 +86,7 @@ fn told(member: &mut Member, name: &str, entry: &Entry) -> RemoteChange {
                 },
                 content: Content::Inline(Bytes::from(vec![1; object.metax.size as usize])),
                 condition: Condition::default(),
-                enough: 0,
+                required_copies: 0,
             };
             let (at, origin, parts) = (entry.at, entry.origin, object.parts.clone());
             let amended = object.amended;

@@ -293,13 +293,13 @@ impl<R: RoleAccess> Proxy<R> {
 
     /// The number of replicas that must have a put's data before its client is answered; 0: all of the
     /// volume.
-    fn enough(&self, bucket: &BucketName) -> u8 {
+    fn required_copies(&self, bucket: &BucketName) -> u8 {
         let copies = self.access.copies();
         if copies <= 1 {
             return 0;
         }
         let policy = self.access.bucket(bucket, |record| record.write_policy);
-        policy.unwrap_or_default().enough(copies)
+        policy.unwrap_or_default().required_copies(copies)
     }
 
     /// Tells a bucket that is gone from one whose record changed on the way, such as one that was

@@ -31,7 +31,7 @@ pub(super) struct PutRequest {
     pub(super) attributes: Attributes,
     pub(super) condition: Condition,
     /// The number of replicas that must have the data before the client is answered; 0: all of the volume.
-    pub(super) enough: u8,
+    pub(super) required_copies: u8,
     /// Another region has it, and tells what it is.
     pub(super) told: Option<Box<RegionVersion>>,
 }
@@ -173,8 +173,19 @@ impl<R: RoleAccess> Proxy<R> {
         attributes: Attributes,
         condition: Condition,
     ) -> PutRequest {
-        let (key, target, enough) = (key.clone(), Target::Version, self.enough(name));
-        PutRequest { bucket, epoch, pg, key, target, attributes, condition, enough, told: None }
+        let (key, target, required_copies) =
+            (key.clone(), Target::Version, self.required_copies(name));
+        PutRequest {
+            bucket,
+            epoch,
+            pg,
+            key,
+            target,
+            attributes,
+            condition,
+            required_copies,
+            told: None,
+        }
     }
 
     /// Stores a body as whatever is wanted.
@@ -269,7 +280,7 @@ impl<R: RoleAccess> Proxy<R> {
             description: description.clone(),
             content,
             condition: wanted.condition.clone(),
-            enough: wanted.enough,
+            required_copies: wanted.required_copies,
         };
         self.access.put(wanted.pg, wanted.call(call), data, by).await
     }
@@ -398,7 +409,7 @@ impl<R: RoleAccess> Proxy<R> {
             description,
             content,
             condition: wanted.condition.clone(),
-            enough: wanted.enough,
+            required_copies: wanted.required_copies,
         };
         match self.access.put(wanted.pg, wanted.call(call), None, max_wait()).await? {
             Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),

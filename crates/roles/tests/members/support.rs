@@ -444,7 +444,7 @@ pub fn put_to(request: Request, key: &str, target: Target, content: Content) -> 
         },
         content,
         condition: Condition::default(),
-        enough: 0,
+        required_copies: 0,
     }))
 }
 

@@ -78,7 +78,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
                 Target::Chunk { .. } => "Target::Chunk",
                 Target::Part { .. } => "Target::Part",
             };
-            let kind = if op.enough() == 0 { "Put" } else { "PutEnough" };
+            let kind = if op.required_copies() == 0 { "Put" } else { "PutEnough" };
             vec![kind, target, body_of(&put.body), etag_of(&put.metax)]
         }
         Op::Regrant { body, .. } => vec!["Regrant", body_of(body)],
@@ -404,7 +404,7 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             "put, two copies are enough",
             Op::PutEnough {
                 put: Box::new(put_of(Target::Version, bare_metax(), Body::Chunk(chunk()))),
-                enough: 2,
+                required_copies: 2,
             },
         ),
         ("regrant", Op::Regrant { put: put_at, body: Body::Chunk(chunk()) }),
@@ -541,7 +541,7 @@ fn remote_put() -> RemotePut {
     let (request, bucket, key) = (request(), BucketId(300), key());
     let put =
         Put { request, bucket, key, target: Target::Version, metax, body: Body::Chunk(chunk()) };
-    RemotePut { put, enough: 2, origin: origin(), parts: parts(), amended: amendments() }
+    RemotePut { put, required_copies: 2, origin: origin(), parts: parts(), amended: amendments() }
 }
 
 pub fn passed() -> Passed {

@@ -67,7 +67,7 @@ struct Flight<'a> {
     lv: Option<LvId>,
     persisted: Option<Grant>,
     /// Replicas that must have the data; 0: all.
-    enough: u8,
+    required_copies: u8,
     replicas: Holders,
     holders: Holders,
     /// Replicas that have not taken the data.
@@ -142,9 +142,13 @@ impl ProxyContext {
             content,
             condition: wanted.condition,
             // As write policies of buckets are.
-            enough: if data.is_some() && self.one_in(3) { 1 + self.below(2) as u8 } else { 0 },
+            required_copies: if data.is_some() && self.one_in(3) {
+                1 + self.below(2) as u8
+            } else {
+                0
+            },
         };
-        let enough = call.enough;
+        let required_copies = call.required_copies;
         // Some writers are slow, and some of them patient: their data arrives about when the primary
         // ends their grant for its age.
         let (slow_us, patience_us) = if self.is_stubborn() {
@@ -164,7 +168,7 @@ impl ProxyContext {
             granted: None,
             lv: None,
             persisted: None,
-            enough,
+            required_copies,
             replicas: Holders::default(),
             holders: Holders::default(),
             without: Holders::default(),
@@ -250,7 +254,7 @@ impl Flight<'_> {
                 self.replicas = replicas;
                 let place = (grant, lv, &extents[..]);
                 // Where not all are needed, some may be out of this proxy's reach.
-                let reached = if self.enough > 0 && self.context.one_in(2) {
+                let reached = if self.required_copies > 0 && self.context.one_in(2) {
                     replicas.iter().take(self.needed()).fold(Holders::default(), Holders::with)
                 } else {
                     replicas
@@ -288,7 +292,7 @@ impl Flight<'_> {
             return Some(Err(CallResult::Unknown));
         }
         let (op, attempt, holders) = (grant.op, grant.attempt, self.holders);
-        if self.enough > 0 && self.context.misbehaves(4) {
+        if self.required_copies > 0 && self.context.misbehaves(4) {
             // It has answered its client, waits for the last copies, and is never heard of again.
             if self.context.one_in(2) {
                 self.abandon();
@@ -312,7 +316,11 @@ impl Flight<'_> {
 
     /// The number of replicas that must have the data.
     fn needed(&self) -> usize {
-        if self.enough == 0 { self.replicas.count() } else { usize::from(self.enough) }
+        if self.required_copies == 0 {
+            self.replicas.count()
+        } else {
+            usize::from(self.required_copies)
+        }
     }
 
     /// No client was told of the put, and none will be.

@@ -132,7 +132,7 @@ impl Topology {
 
     /// Its epoch stays: each put carries the policy that it follows.
     pub(super) fn set_write_policy(&mut self, name: &BucketName, policy: WritePolicy) -> Applied {
-        if policy.enough(self.settings().copies) > self.settings().copies {
+        if policy.required_copies(self.settings().copies) > self.settings().copies {
             return Err(Refusal::TooManyCopies);
         }
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;

@@ -203,7 +203,7 @@ fn a_puts_data_is_its_own_and_lies_where_puts_lie() {
     }
     let enough = |body, size| {
         let put = Box::new(put_of(Target::Version, body, size));
-        why_op(&Op::PutEnough { put, enough: 1 })
+        why_op(&Op::PutEnough { put, required_copies: 1 })
     };
     assert_eq!(enough(Body::Chunk(chunk(HERE, 2)), size), "");
     assert_eq!(enough(bytes(3), 3), "a put without data waits for copies");

@@ -243,7 +243,10 @@ impl Draw {
                 Op::ViewStart { members, boot: BootId(1) }
             }
             1..=3 => Op::Put(Box::new(self.put(pg, id))),
-            4 => Op::PutEnough { put: Box::new(self.put(pg, id)), enough: self.num(1) as u8 },
+            4 => Op::PutEnough {
+                put: Box::new(self.put(pg, id)),
+                required_copies: self.num(1) as u8,
+            },
             5 | 6 => {
                 let back = 1 + self.below(4);
                 let put = OpSeq(self.num(id.seq.0.saturating_sub(back)));
@@ -484,7 +487,7 @@ impl Draw {
                 description,
                 content,
                 condition,
-                enough: self.num(0) as u8,
+                required_copies: self.num(0) as u8,
             })),
             3 | 4 => {
                 let offset = self.one_in(2).then(|| self.num(0));

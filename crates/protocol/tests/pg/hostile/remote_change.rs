@@ -40,8 +40,14 @@ impl Draw {
                 let mut put = self.put(pg, id);
                 (put.metax.clock, put.metax.region) = (at.clock, at.region);
                 let (parts, amended) = (self.parts().0, self.amendments());
-                let enough = self.num(0) as u8;
-                Op::RemoteChange(Box::new(RemotePut { put, enough, origin, parts, amended }))
+                let required_copies = self.num(0) as u8;
+                Op::RemoteChange(Box::new(RemotePut {
+                    put,
+                    required_copies,
+                    origin,
+                    parts,
+                    amended,
+                }))
             }
             1 => {
                 let origin = self.one_in(2).then_some(origin);
@@ -108,7 +114,7 @@ impl Draw {
                     attributes: self.checksumless(),
                 };
                 let (target, condition) = (self.target(pg), Condition::default());
-                let enough = self.num(0) as u8;
+                let required_copies = self.num(0) as u8;
                 let put = PutCall {
                     request,
                     bucket,
@@ -118,7 +124,7 @@ impl Draw {
                     description,
                     content,
                     condition,
-                    enough,
+                    required_copies,
                 };
                 let parts = if self.odd() { self.parts().0 } else { Vec::new() };
                 RemoteChange::Put(Box::new(RemotePutCall { put, at, origin, parts, amended }))

@@ -568,7 +568,7 @@ fn put_call(request: Request, name: &str, content: Content) -> PutCall {
         },
         content,
         condition: Condition::default(),
-        enough: 0,
+        required_copies: 0,
     }
 }
 

@@ -68,7 +68,7 @@ fn put(store: &Store, bucket: &BucketRecord, key: &str, number: u64) -> (PgId, C
         },
         content: Content::Data { len: 5, seed: 1, sums: vec![0] },
         condition: Condition::default(),
-        enough: 0,
+        required_copies: 0,
     };
     (pg, Call::Put(Box::new(call)))
 }

@@ -40,7 +40,7 @@ struct Flight<'a> {
     pg: PgId,
     calling: Calling<'a>,
     /// Replicas that must have the data; 0: all.
-    enough: u8,
+    required_copies: u8,
     stage: Stage,
 }
 
@@ -88,10 +88,10 @@ pub(super) async fn put(
     by: Instant,
 ) -> Result<Ended, ObjectError> {
     let data = data.map(|(pieces, len)| joined(pieces, len));
-    let enough = call.put().map_or(0, |put| put.enough);
+    let required_copies = call.put().map_or(0, |put| put.required_copies);
     let calling = Calling::new(&remote.primaries, pg, call, by);
     let stage = if data.is_some() { Stage::Prepared } else { Stage::Over };
-    Flight { remote, pg, calling, enough, stage }.fly(data.as_ref()).await
+    Flight { remote, pg, calling, required_copies, stage }.fly(data.as_ref()).await
 }
 
 impl Flight<'_> {
@@ -125,7 +125,7 @@ impl Flight<'_> {
             let op = granted.grant.op;
             self.stage = Stage::Granted { op };
             let by = self.calling.deadline();
-            let written = write::write(self.remote, &granted, data, self.enough, by);
+            let written = write::write(self.remote, &granted, data, self.required_copies, by);
             match drive(&mut self.calling, self.pg, granted.grant, at, written).await? {
                 AttemptEnd::Durable(written) => {
                     self.stage = Stage::Over;

@@ -85,7 +85,7 @@ pub(super) async fn write(
     remote: &RemoteRoles,
     granted: &Granted,
     data: &Bytes,
-    enough: u8,
+    required_copies: u8,
     by: Instant,
 ) -> Result<Written, Lost> {
     // Writes that are not done by then have to be taken back in what is left.
@@ -100,7 +100,8 @@ pub(super) async fn write(
         tracing::warn!(lv = %granted.lv, "the map does not name the replicas of a grant's volume");
         return Err(Lost::default());
     };
-    let enough = if enough == 0 { replicas.len() } else { usize::from(enough) };
+    let required_copies =
+        if required_copies == 0 { replicas.len() } else { usize::from(required_copies) };
     let call = Arc::new(DataCall::Write {
         lv: granted.lv,
         grant: granted.grant,
@@ -113,15 +114,15 @@ pub(super) async fn write(
     };
     let mut writes: FuturesUnordered<Write> = replicas.iter().copied().map(one).collect();
     let mut seen = WriteAcks::default();
-    while seen.holders.count() < enough
+    while seen.holders.count() < required_copies
         && let Some((replica, outcome)) = writes.next().await
     {
         seen.note(replica, outcome, remote.counters());
-        if seen.has_failed && seen.holders.count() + writes.len() < enough {
+        if seen.has_failed && seen.holders.count() + writes.len() < required_copies {
             return Err(Lost { full: seen.full });
         }
     }
-    if seen.holders.count() < enough {
+    if seen.holders.count() < required_copies {
         return Err(Lost { full: seen.full });
     }
     let rest = if writes.is_empty() { None } else { stragglers(remote, writes, data.len()) };

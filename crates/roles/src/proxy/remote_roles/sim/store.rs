@@ -204,7 +204,7 @@ impl Store {
         if put.condition.check(current.as_ref().map(|row| &row.metax)).is_err() {
             return Answer::Refused(Refusal::PreconditionFailed);
         }
-        if replicas.is_empty() || replicas.count() < usize::from(put.enough) {
+        if replicas.is_empty() || replicas.count() < usize::from(put.required_copies) {
             return Answer::Refused(Refusal::TooFewCopies);
         }
         let op = self.next_op(view);
@@ -285,11 +285,11 @@ impl Store {
             return Err("a replica that is named has no data");
         }
         let Answer::Granted { replicas, .. } = open.granted else { panic!("it was granted") };
-        let enough = match open.put.enough {
+        let required_copies = match open.put.required_copies {
             0 => replicas.count(),
-            enough => usize::from(enough),
+            required_copies => usize::from(required_copies),
         };
-        if holders.count() < enough {
+        if holders.count() < required_copies {
             return Err("too few replicas have the data");
         }
         self.close(op, holders);
