@@ -12,7 +12,7 @@ use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX, OBJECT_BYTES_MAX, PUT_BYTES_MAX};
 use larder_types::{
     Attributes, BucketId, BucketName, Condition, ETag, Epoch, HybridClock, ObjectKey, PgId,
-    StreamId, Target,
+    Request, StreamId, Target,
 };
 use tokio::time::Instant;
 
@@ -227,7 +227,7 @@ impl<R: RoleAccess> Proxy<R> {
             checksum: digest.checksum.clone(),
             attributes: wanted.attributes.clone(),
         })?;
-        let clock = self.store_chunk(&wanted, wanted.target.clone(), description, pieces).await?;
+        let clock = self.store_chunk(&wanted, description, pieces).await?;
         Ok(PutDone { etag: ETag::Md5(digest.md5), checksum: digest.checksum, clock, size })
     }
 
@@ -236,13 +236,12 @@ impl<R: RoleAccess> Proxy<R> {
     async fn store_chunk(
         &self,
         wanted: &PutRequest,
-        target: Target,
         description: Description,
         pieces: Pieces,
     ) -> Result<HybridClock, ObjectError> {
         let (mut tries, by) = (0, max_wait());
         loop {
-            match self.try_chunk(wanted, &target, &description, pieces.clone(), by).await? {
+            match self.try_chunk(wanted, &description, pieces.clone(), by).await? {
                 Ended::Done(clock) => return Ok(clock),
                 Ended::Lost(lost) => {
                     tries += 1;
@@ -255,14 +254,13 @@ impl<R: RoleAccess> Proxy<R> {
     async fn try_chunk(
         &self,
         wanted: &PutRequest,
-        target: &Target,
         description: &Description,
         pieces: Pieces,
         by: Instant,
     ) -> Result<Ended, ObjectError> {
         let request = self.requests.begin();
-        let inline =
-            pieces.len <= INLINE_BYTES_MAX as usize && !matches!(target, Target::Chunk { .. });
+        let is_chunk = matches!(wanted.target, Target::Chunk { .. });
+        let inline = pieces.len <= INLINE_BYTES_MAX as usize && !is_chunk;
         let (content, data) = if inline {
             (Content::Inline(pieces.into_bytes()), None)
         } else {
@@ -271,18 +269,8 @@ impl<R: RoleAccess> Proxy<R> {
             let len = pieces.len as u32;
             (Content::Data { len, seed, sums }, Some((pieces.pieces, len)))
         };
-        let call = PutCall {
-            request: request.id(),
-            bucket: wanted.bucket,
-            epoch: wanted.epoch,
-            key: wanted.key.clone(),
-            target: target.clone(),
-            description: description.clone(),
-            content,
-            condition: wanted.condition.clone(),
-            required_copies: wanted.required_copies,
-        };
-        self.access.put(wanted.pg, wanted.call(call), data, by).await
+        let call = wanted.call(request.id(), description.clone(), content);
+        self.access.put(wanted.pg, call, data, by).await
     }
 
     /// Stores chunks while the body comes in.
@@ -370,8 +358,7 @@ impl<R: RoleAccess> Proxy<R> {
             told: None,
             ..*wanted
         };
-        let target = chunk_of.target.clone();
-        self.store_chunk(&chunk_of, target, description, pieces).await.map(|_clock| ())
+        self.store_chunk(&chunk_of, description, pieces).await.map(|_clock| ())
     }
 
     async fn store_parent(
@@ -400,18 +387,8 @@ impl<R: RoleAccess> Proxy<R> {
             checksum: checksum.clone(),
             attributes: wanted.attributes.clone(),
         })?;
-        let call = PutCall {
-            request: request.id(),
-            bucket: wanted.bucket,
-            epoch: wanted.epoch,
-            key: wanted.key.clone(),
-            target: wanted.target.clone(),
-            description,
-            content,
-            condition: wanted.condition.clone(),
-            required_copies: wanted.required_copies,
-        };
-        match self.access.put(wanted.pg, wanted.call(call), None, max_wait()).await? {
+        let call = wanted.call(request.id(), description, content);
+        match self.access.put(wanted.pg, call, None, max_wait()).await? {
             Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),
             Ended::Lost(_) => unreachable!("it has no data of its own"),
         }
@@ -426,8 +403,19 @@ impl PutRequest {
         if told.size == bytes.size { Ok(told) } else { Err(BodyError::Incomplete.into()) }
     }
 
-    /// The call that begins it.
-    fn call(&self, put: PutCall) -> Call {
+    /// The call that begins it, under this request id.
+    fn call(&self, request: Request, description: Description, content: Content) -> Call {
+        let put = PutCall {
+            request,
+            bucket: self.bucket,
+            epoch: self.epoch,
+            key: self.key.clone(),
+            target: self.target.clone(),
+            description,
+            content,
+            condition: self.condition.clone(),
+            required_copies: self.required_copies,
+        };
         match &self.told {
             Some(told) if put.target == Target::Version => told.call(put),
             _ => Call::Put(Box::new(put)),
