@@ -141,11 +141,12 @@ impl Pull {
             return;
         }
         peer.again.end(now_ms);
+        // Nothing waits for that time any more: what does is found again as well.
         if has_room {
-            return self.find_again(region, Lack::Room);
+            self.find_again(region, Lack::Room);
         }
         // The end of a comparison decides when the next one begins.
-        let is_comparing = peer.comparison.is_some();
+        let is_comparing = self.peers.get(&region).is_some_and(|peer| peer.comparison.is_some());
         let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
         for (_, stream) in streams.take_while(|(source, _)| source.region == region) {
             let skipped = stream.skipped.as_mut().map(|skipped| &mut skipped.lacks);
