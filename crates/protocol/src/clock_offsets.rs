@@ -16,6 +16,8 @@
 //!    stays in logs.
 //! 2. It is held back only to [`CLOCK_AHEAD_MS_MAX`] above a majority of the other clocks that were heard of late, by the latest that
 //!    each may read. Below that it is the wall's. So the limit has no edge at which times would jump.
+//!    Others' changes are judged by that time only if two other clocks set the bound. With one nobody knows which of the two is
+//!    wrong. A change that is not taken loses to none, but a later one made here may lose to it.
 //! 3. Without a reading of late it is the wall's: a machine that hears nobody goes on. A clock that shows a time before this
 //!    program was written is wrong for certain, as of a machine whose battery is empty: it holds nobody back.
 //! 4. What another machine tells bounds nothing but the time: no answer breaks an assertion.
@@ -27,6 +29,7 @@ use std::collections::BTreeMap;
 
 use crate::limits::{
     CLOCK_AHEAD_MS_MAX, CLOCK_ASK_AGAIN_MS, CLOCK_ASK_MS, CLOCK_FLOOR_MS, CLOCK_FRESH_MS,
+    CLOCK_JUDGES_MIN,
 };
 use crate::now::EventTime;
 
@@ -205,6 +208,13 @@ impl<K: Copy + Ord> ClockOffsets<K> {
     pub fn bound(&self, steady_ms: u64) -> ClockBound {
         let Some(majority) = self.majority(steady_ms) else { return ClockBound::default() };
         ClockBound(majority.saturating_add_unsigned(CLOCK_AHEAD_MS_MAX))
+    }
+
+    /// The bound of the time by which changes of others are judged to be ahead: the same, but none with one other clock.
+    #[must_use]
+    pub fn judging_bound(&self, steady_ms: u64) -> ClockBound {
+        let counting = self.fresh(steady_ms).filter(|(_, it)| it.counts()).count();
+        if counting < CLOCK_JUDGES_MIN { ClockBound::default() } else { self.bound(steady_ms) }
     }
 
     /// Milliseconds by which this machine's clock is ahead of a majority, at least, if that is more than the limit; else 0.

@@ -8,26 +8,36 @@ use larder_env::clock::uptime_ms;
 use larder_protocol::EventTime;
 use larder_protocol::clock_offsets::ClockBound;
 
-/// The time by which a store dates changes, and judges the dates of others: that of the wall, held back to the bound that other
-/// machines' clocks set.
+/// The time by which a store dates changes, and the one by which it judges the dates of others: each is that of the wall, held
+/// back to the bound that other machines' clocks set for it.
 #[derive(Debug)]
-pub struct StoreClock(AtomicI64);
+pub struct StoreClock {
+    dates: AtomicI64,
+    judges: AtomicI64,
+}
 
 impl Default for StoreClock {
     fn default() -> Self {
-        Self(AtomicI64::new(ClockBound::default().to_raw()))
+        let unbounded = || AtomicI64::new(ClockBound::default().to_raw());
+        Self { dates: unbounded(), judges: unbounded() }
     }
 }
 
 impl StoreClock {
-    /// The time by both clocks.
+    /// The time by which changes are dated, by both clocks.
     pub(crate) fn now(&self) -> EventTime {
-        ClockBound::from_raw(self.0.load(Ordering::Relaxed)).hold_back(now())
+        ClockBound::from_raw(self.dates.load(Ordering::Relaxed)).hold_back(now())
     }
 
-    /// Sets the bound: one clock each has it, and nothing else is read with it.
-    pub(crate) fn set_bound(&self, bound: ClockBound) {
-        self.0.store(bound.to_raw(), Ordering::Relaxed);
+    /// The time by which others' changes are judged to be ahead, by both clocks.
+    pub(crate) fn judging_now(&self) -> EventTime {
+        ClockBound::from_raw(self.judges.load(Ordering::Relaxed)).hold_back(now())
+    }
+
+    /// Sets both bounds: each is read by itself, and nothing else is read with it.
+    pub(crate) fn set_bounds(&self, dates: ClockBound, judges: ClockBound) {
+        self.dates.store(dates.to_raw(), Ordering::Relaxed);
+        self.judges.store(judges.to_raw(), Ordering::Relaxed);
     }
 }
 

@@ -222,6 +222,26 @@ fn a_clock_set_right_after_a_wrong_step_back_counts_at_once() {
 }
 
 #[test]
+fn one_other_clock_that_is_slow_dates_changes_early_and_refuses_none() {
+    let now = EventTime { steady_ms: 100, wall_ms: NOW_MS };
+    let slow_ms = NOW_MS - 3_600_000;
+    let mut offsets = ClockOffsets::default();
+    offsets.set_others(0..3);
+    let mut hear = |other, clock_ms| {
+        let reading = ClockReading { sent_ms: 100, received_ms: 100, clock_ms };
+        offsets.answered(other, Some(reading));
+        let judged = offsets.judging_bound(100).hold_back(now).wall_ms;
+        (offsets.bound(100).hold_back(now).wall_ms, judged)
+    };
+    let early_ms = slow_ms + CLOCK_AHEAD_MS_MAX;
+    assert_eq!(hear(0, slow_ms), (early_ms, NOW_MS), "nobody knows which of two is wrong");
+    assert_eq!(hear(1, CLOCK_FLOOR_MS - 1), (early_ms, NOW_MS), "that one counts for nothing");
+    assert_eq!(hear(2, slow_ms), (early_ms, early_ms), "two say the same");
+    assert_eq!(hear(1, NOW_MS), (early_ms, early_ms));
+    assert_eq!(hear(2, NOW_MS), (NOW_MS, NOW_MS), "most are right");
+}
+
+#[test]
 fn machines_are_asked_one_question_at_a_time_at_their_pace() {
     let mut offsets = ClockOffsets::default();
     let at = |steady_ms: u64| EventTime { steady_ms, wall_ms: NOW_MS };

@@ -66,6 +66,8 @@ pub const CLOCK_ASK_MS: u64 = 10_000;
 pub const CLOCK_ASK_AGAIN_MS: u64 = 1_000;
 /// Milliseconds for which another machine's clock counts after it was asked for.
 pub const CLOCK_FRESH_MS: u64 = 60_000;
+/// Fewest other clocks by which a change of another region is refused as ahead, though the own clock has come to its time.
+pub const CLOCK_JUDGES_MIN: usize = 2;
 /// Milliseconds since 1970, at the beginning of 2026: a clock that shows an earlier time is wrong.
 pub const CLOCK_FLOOR_MS: u64 = 1_767_225_600_000;
 const _: () = assert!(

@@ -160,6 +160,11 @@ impl Site {
         bound.hold_back(self.machine_time(now_ms))
     }
 
+    /// The time by which it judges changes of others.
+    fn judging_now(&self, now_ms: u64) -> EventTime {
+        self.clocks.judging_bound(now_ms).hold_back(self.machine_time(now_ms))
+    }
+
     /// Starts, with the tokens that are durable.
     pub fn start(&mut self, now_ms: u64, regions: &BTreeMap<RegionId, u32>, bytes_per_s: u64) {
         self.life += 1;
@@ -179,7 +184,7 @@ impl Site {
                 tokens.entry(Source { region: *region, pg }).or_default();
             }
         }
-        self.pull = Some(Pull::new(self.now(now_ms), config, tokens));
+        self.pull = Some(Pull::new(self.judging_now(now_ms), config, tokens));
     }
 
     pub fn crash(&mut self) {
@@ -198,10 +203,11 @@ impl Site {
     }
 
     pub fn step(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
-        let (now, mut out) = (self.now(now_ms), Vec::new());
+        let (now, dated_ms) = (self.judging_now(now_ms), self.now(now_ms).wall_ms);
+        let mut out = Vec::new();
         if let Some(pull) = &mut self.pull {
             let lookups = pull.lookups(now, &event);
-            let view = Shown { disk: &self.disk, bug: self.bug, lookups, now_ms: now.wall_ms };
+            let view = Shown { disk: &self.disk, bug: self.bug, lookups, now_ms: dated_ms };
             pull.step(now, event, &view, &mut out);
         }
         out

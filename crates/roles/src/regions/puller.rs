@@ -100,7 +100,8 @@ impl<R: RegionAccess> Puller<R> {
                 Some(Message::Stop) => {
                     // Chunks are freed by tasks.
                     let _within = self.shared.runtime.enter();
-                    self.shared.clock().set_bound(ClockBound::default());
+                    let none = ClockBound::default();
+                    self.shared.clock().set_bounds(none, none);
                     return self.shared.partials.clear();
                 }
                 Some(message) => self.take(message),
@@ -232,12 +233,14 @@ impl<R: RegionAccess> Puller<R> {
             first_request: self.number * REGION_REQUESTS_PER_MACHINE,
             planted: Planted::default(),
         };
-        self.pull = Some(Pull::new(self.shared.clock().now(), config, tokens));
+        self.pull = Some(Pull::new(self.shared.clock().judging_now(), config, tokens));
     }
 
     /// Steps the machine. Of entries to merge, the `beaten` ones are compared with what is here.
     fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
-        let (Some(pull), now) = (&mut self.pull, self.shared.clock().now()) else { return };
+        let (Some(pull), now) = (&mut self.pull, self.shared.clock().judging_now()) else {
+            return;
+        };
         let Some(here) = LookupRows::of(&self.shared, &pull.lookups(now, &event)) else { return };
         pull.step(now, event, &here, &mut self.out);
         // Entries merged at once may lead to more.

@@ -397,7 +397,7 @@ pub(super) fn is_to_be_taken<R: RegionAccess>(
     name: &Name,
     entry: &Entry,
 ) -> bool {
-    let ahead_ms = entry.clock().ms().saturating_sub(shared.clock().now().wall_ms);
+    let ahead_ms = entry.clock().ms().saturating_sub(shared.clock().judging_now().wall_ms);
     // An append makes a version (ADR 53): no store has pieces that were joined.
     let has_pieces = matches!(&entry.what, EntryKind::Object(object) if !object.pieces.is_empty());
     if has_pieces || !entry.is_sound(name.slot) {

@@ -85,7 +85,8 @@ impl<R: RegionAccess> Puller<R> {
     /// Holds this store's clock back, and shows operators if it is ahead.
     fn hold_back(&mut self, now: EventTime) {
         let Clocks { offsets, began_ms, is_ahead } = &mut self.clocks;
-        self.shared.clock().set_bound(offsets.bound(now.steady_ms));
+        let (dates, judges) = (offsets.bound(now.steady_ms), offsets.judging_bound(now.steady_ms));
+        self.shared.clock().set_bounds(dates, judges);
         let began_ms = *began_ms.get_or_insert(now.steady_ms);
         let is_late = now.steady_ms.saturating_sub(began_ms) >= REGION_CLOCKS_MS;
         if offsets.has_asked_all() || is_late {
