@@ -32,7 +32,8 @@ NEEDED, STANDING = 2, (0, 1)
 WELL_SECONDS, LOOK_SECONDS = 240, 2
 # As long as a start waits for its groups, and some more.
 OUT_SECONDS = 45
-OBJECTS, SMALL, BALLAST = 90, 2000, 40_000
+# Few rows that fill the index in memory: it is flushed.
+OBJECTS, SMALL, BALLAST, BALLAST_BYTES = 90, 500, 18_000, 2000
 
 
 def wait(seconds, what, look):
@@ -124,7 +125,7 @@ def run(cluster, arguments):
     ports = with_metrics(cluster)
     cluster.proxies[0].boto3().create_bucket(Bucket=BUCKET)
     bodies = fill(cluster, OBJECTS, SMALL, arguments.seed)
-    ballast(cluster, BALLAST)
+    ballast(cluster, BALLAST, BALLAST_BYTES)
     for node in (ROTTEN, MISSING, NEEDED):
         wait(60, "the index is in tables", lambda node=node: bool(tables(cluster, node)))
     clock.tell("filled")

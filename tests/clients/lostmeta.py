@@ -37,11 +37,11 @@ REMEMBERED_OPS, GROUPS = 256, 32
 SHARED_LEAST = 3
 
 
-def ballast(cluster, objects):
+def ballast(cluster, objects, size=BALLAST_BYTES):
     """Objects that are rows of the index alone, of which nobody here remembers the content: the benchmark's client puts them fastest."""
     environment = os.environ | {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
     command = [cluster.binary, "bench", "get", "--endpoint", cluster.proxies[0].endpoint, "--objects", str(objects),
-               "--size", str(BALLAST_BYTES), "--duration", "1s", "--json"]
+               "--size", str(size), "--duration", "1s", "--json"]
     ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800)
     if ended.returncode != 0 or json.loads(ended.stdout).get("errors"):
         raise Failed(f"the objects that were to be there cannot be put or read: {ended.stdout}{ended.stderr}")
