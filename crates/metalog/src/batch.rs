@@ -1,4 +1,5 @@
-//! The words between the two halves of the log: records on their way to the disk, and how far they have come.
+//! The types that the appending half of the log and its writing half exchange: batches of records on their way to the disk, and
+//! how far these have come.
 
 use crate::v1::Lsn;
 

@@ -1,4 +1,4 @@
-//! `larder rebalance`: what moves so that disks are evenly used, as the managers' map shows it; and that it may, or not.
+//! `larder rebalance`: shows the moves of volumes that keep disks evenly used, from the managers' map, and pauses or resumes them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,8 +1,10 @@
-//! A marker beside [claims](crate::owner::identity), and beside [horizons](crate::owner::horizon), once any process has a number.
+//! A marker that stops earlier releases, which would misread the backend. It lies beside
+//! [claims](crate::owner::identity), and beside [horizons](crate::owner::horizon), once any process has a number in the
+//! names of its blobs.
 //!
-//! Builds from before numbers read no name of a blob that has one: they would start as if there were no such blob, or
-//! inherit without it, for good. Those between read no row of a backup that has the clock of a first change. The marker is
-//! neither claim nor horizon to either, so they stop before they write anything.
+//! The earliest releases do not read names with a number: they would start as if there were no such blob, or inherit
+//! without it, for good. Later ones do not read rows of a backup that have the clock of a first change. To either the
+//! marker is neither claim nor horizon, so they stop before they write anything.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Reads the entries and sums that the pulling machine looks up, before its step.
+//! Reads the entries and sums that the state machine of pulling (`protocol/region/pull/`) will look up, before it is stepped.
 //!
 //! In a cluster the gateway asks the primaries. An entry that none gives in time is looked up again, a few times, then fetched;
 //! a range not summed in time is listed.

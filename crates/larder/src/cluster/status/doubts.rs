@@ -1,4 +1,4 @@
-//! Puts in doubt, and what ends that.
+//! The part of `larder status` that names puts in doubt, and the servers and disks whose return would settle them.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Observes the cluster beside a manager, for those who ask since when something is so and how fast disks fill.
+//! Observes the cluster beside a manager, so that `larder status` can say since when something is wrong and how fast disks fill.
 //!
 //! It checks the map once a second, and asks the meta servers for their volumes, and the data servers for their free
 //! space, once a minute. It changes nothing.

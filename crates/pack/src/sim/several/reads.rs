@@ -1,4 +1,4 @@
-//! Reads of what a worker shows.
+//! Checks by reading that each worker shows what the simulation expects of it.
 
 use bytes::Bytes;
 use larder_types::ServerId;

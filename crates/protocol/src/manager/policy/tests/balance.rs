@@ -1,4 +1,4 @@
-//! Volumes with a copy more than wanted, and those that move for balance.
+//! Volumes with one copy too many, and volumes that move to a less used disk.
 
 use super::*;
 use crate::limits::{BALANCE_MOVES_MAX, UNMADE_MS_MAX};

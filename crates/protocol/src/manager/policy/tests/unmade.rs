@@ -1,4 +1,4 @@
-//! New volumes that lie where a disk makes none: its record of a place is damaged, say.
+//! New volumes that a disk cannot make in the place chosen for them, for example as its record of that place is damaged.
 
 use super::*;
 use crate::limits::{LV_PLAN_MS, LVS_UNMADE_MAX, UNMADE_MS_MAX};
