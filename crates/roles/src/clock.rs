@@ -8,8 +8,8 @@ use larder_env::clock::uptime_ms;
 use larder_protocol::EventTime;
 use larder_protocol::clock_offsets::ClockBound;
 
-/// The time by which a store dates changes, and the one by which it judges the dates of others: each is that of the wall, held
-/// back to the bound that other machines' clocks set for it.
+/// The time by which a store dates changes, and the one by which it judges the dates of others. Each is that of the wall, held
+/// back to a bound that other machines' clocks set.
 #[derive(Debug)]
 pub struct StoreClock {
     dates: AtomicI64,

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. One fetch of a client gathers pages at a time. It keeps its turn while pages come. Once it is late it loses its turn to
-//!    another that was asked since its last page: a slow manager whose pages go on to come is not left for one as slow.
+//!    another that was asked since its last page. So a slow manager whose pages go on to come is not left for one as slow.
 //! 2. A busy manager has sent no page. Behind a page, being busy keeps others from being asked, and a start from giving up,
 //!    for a while alone.
 //! 3. A manager that says that it has no quorum makes nobody wait longer. Where a command needs the map, that ends its wait

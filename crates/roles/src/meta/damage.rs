@@ -10,8 +10,8 @@
 //!
 //! 1. From the first read of the index that fails on, no call that changes anything is taken, and nothing is compacted.
 //!    Ops taken before are applied as far as they can be. One that cannot be halts its group, and not the process.
-//! 2. This lasts over restarts, by the file `index-damage`, until one has read the whole index without an error: its tables
-//!    byte by byte, as a scan reads no filters, and its rows. While a group is halted it lasts as well.
+//! 2. This lasts over restarts, by the file `index-damage`, until one has read the whole index without an error, and no
+//!    group is halted. It reads its tables byte by byte, as a scan reads no filters, and its rows.
 //! 3. A member of a cluster is never in this state. It ends once its groups can spare it, and the file `index-damage` has
 //!    its next start take the index out of service. Until then it goes on as far as it can.
 
