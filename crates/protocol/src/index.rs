@@ -73,6 +73,11 @@ pub trait Index {
     fn write(&self, changes: Changes) -> Result<(), IndexError>;
     /// Epoch of a bucket that takes puts, as this server knows it; `None` for any other.
     fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch>;
+    /// Returns true if reads have failed, and the store serves what is left: a call that cannot be decided for it is refused.
+    /// Otherwise its group is halted.
+    fn is_damaged(&self) -> bool {
+        false
+    }
     /// This store's number among regions; [`RegionId::OWN`] if it is alone.
     fn region(&self) -> RegionId {
         RegionId::OWN

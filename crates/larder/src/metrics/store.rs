@@ -87,8 +87,8 @@ impl RoleMetrics for StoreMetrics {
             ("pieces_ahead", PIECES_AHEAD, self.proxy.pieces_ahead() as f64),
             (
                 "groups_halted",
-                "Placement groups that are not served, as their metadata contradicts itself",
-                self.meta.contradictions() as f64,
+                "Placement groups that are halted, as their metadata contradicts itself or cannot be read",
+                self.meta.groups_halted() as f64,
             ),
             (
                 "index_damaged",

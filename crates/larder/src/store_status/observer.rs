@@ -138,7 +138,7 @@ impl Observer {
             now.buckets.iter().map(count).sum::<u64>() + count(&now.other_buckets)
         };
         let region = self.manager.region();
-        let (pgs_halted, index_bytes) = (self.meta.contradictions(), self.meta.index_bytes());
+        let (pgs_halted, index_bytes) = (self.meta.groups_halted(), self.meta.index_bytes());
         let (log_bytes, progress) = (self.meta.log_counters().disk_bytes, self.meta.progress());
         let (since_ms, load, growth) = {
             let mut before = self.seen.lock();
@@ -237,7 +237,7 @@ impl Observer {
         verdict::of(&StatusFacts {
             is_broken: self.data.is_broken(),
             index_damage: self.meta.index_damage().map(|damage| damage.reason),
-            pgs_halted: self.meta.contradictions(),
+            pgs_halted: self.meta.groups_halted(),
             damaged: self.meta.progress().scrub.map_or(0, |scrub| scrub.bad),
             is_removed: self.proxy.is_removed(),
             put_in_doubt_oldest_ms: sums.in_doubt_ms,

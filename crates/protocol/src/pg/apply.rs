@@ -8,6 +8,7 @@
 //! 3. The space that a row names is freed by the op that removes or replaces the row, and by no other. The space that rows
 //!    of these rows name is freed by that op or as garbage (`garbage.rs`). An append frees nothing: what its version named
 //!    is named by a piece from then on (`pieces.rs`). Coalescing frees what the pieces named (`coalesce.rs`).
+//! 4. A put stays open until the index was written with its outcome, also if the batch fails: its log is still needed then.
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -33,19 +34,43 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<usize, IndexError> {
+        let mut closed = Vec::new();
+        let written = match self.write_batch(index, &mut closed) {
+            Ok(written) => written,
+            Err(error) => {
+                // The index shows none of the batch: the log of these puts is still needed.
+                closed.into_iter().for_each(|open| self.open.insert(open));
+                return Err(error);
+            }
+        };
+        let Some((count, digest)) = written else { return Ok(0) };
+        self.leave_slots(count, closed, index, out)?;
+        self.pass_barriers(out);
+        if let Some(at) = digest {
+            self.begin_sum(at, out);
+        }
+        Ok(count)
+    }
+
+    /// Writes the next ops to the index. Returns their number and the op of a digest among them; `None` if there are none.
+    /// Puts that they close go to `closed`, also if it fails.
+    fn write_batch(
+        &mut self,
+        index: &dyn Index,
+        closed: &mut Vec<OpenPut>,
+    ) -> Result<Option<(usize, Option<OpId>)>, IndexError> {
         let ready = (self.commit.0 - self.applied.seq.0) as usize;
         let count = self.until_digest(ready.min(APPLY_OPS_MAX));
         if count == 0 {
-            return Ok(0);
+            return Ok(None);
         }
         let mut batch = Batch::new(self.id, index, &self.ledger, self.reaper.step_rows);
         batch.departed = BatchDeparted::new(self.keeps_departed());
-        let mut closed = Vec::new();
         let mut taken = 0;
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
             let entry = self.tail[taken].entry.clone();
             batch.removal = Removal::default();
-            self.apply_op(&entry, &mut batch, &mut closed)?;
+            self.apply_op(&entry, &mut batch, closed)?;
             batch.bound_journal(entry.id)?;
             taken += 1;
         }
@@ -75,12 +100,7 @@ impl Pg {
         self.count_moves(batch.moves);
         self.count_coalesced(batch.coalesced);
         self.reaper.note(&batch.rows_done, self.now_ms);
-        self.leave_slots(count, closed, index, out)?;
-        self.pass_barriers(out);
-        if let Some(at) = digest {
-            self.begin_sum(at, out);
-        }
-        Ok(count)
+        Ok(Some((count, digest)))
     }
 
     /// Blocks that ops of the batch name lie below marks that are written with it.
@@ -127,8 +147,9 @@ impl Pg {
             }
             Op::Outcome { put, outcome } => {
                 if let Some(open) = self.open.remove(put) {
-                    self.close_put(&open, *outcome, id, batch)?;
+                    let done = self.close_put(&open, *outcome, id, batch);
                     closed.push(open);
+                    done?;
                 }
             }
             Op::Delete { bucket, key, .. } => {

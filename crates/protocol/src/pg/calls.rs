@@ -75,7 +75,11 @@ impl Pg {
                 self.read(token, bucket, key, out);
                 Ok(())
             }
-            Call::PlanCoalesce(ask) => self.plan_coalesce(token, &ask, index, out),
+            Call::PlanCoalesce(ask) => {
+                let last = self.last();
+                let planned = self.plan_coalesce(token, &ask, index, out);
+                planned.or_else(|error| self.undecided(token, error, last, index, out))
+            }
             call => self.mutate(token, call, false, index, out),
         }
     }
@@ -99,7 +103,9 @@ impl Pg {
                 // It is not done: a member of an earlier release may have said so.
                 Known::Op(known) if self.is_cut(known.op) => {}
                 Known::Op(known) => {
-                    return self.repeat(token, &call, known, index, out);
+                    let last = self.last();
+                    let repeated = self.repeat(token, &call, known, index, out);
+                    return repeated.or_else(|it| self.undecided(token, it, last, index, out));
                 }
                 Known::Refused(refusal) => {
                     self.refuse(token, refusal, out);
@@ -126,7 +132,12 @@ impl Pg {
             self.slots.wait_at_rest(slot, token, call, false);
             return Ok(());
         }
-        match self.attempt(token, &call, index, out)? {
+        let last = self.last();
+        let step = match self.attempt(token, &call, index, out) {
+            Ok(step) => step,
+            Err(error) => return self.undecided(token, error, last, index, out),
+        };
+        match step {
             Step::Done => {}
             Step::Refuse(refusal) => self.refuse_for_good(token, &call, refusal, out),
             Step::Wait(slot) => {
@@ -136,6 +147,23 @@ impl Pg {
             Step::Starve => self.starve(token, call),
         }
         Ok(())
+    }
+
+    /// The index could not be read for a call. If nothing was appended, the caller is refused. A store that goes on with a
+    /// damaged index then goes on with this group too: no op of it needs what is lost. Otherwise the error halts it.
+    fn undecided(
+        &mut self,
+        token: Token,
+        error: IndexError,
+        last: OpId,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        if self.last() != last {
+            return Err(error);
+        }
+        self.refuse(token, Refusal::IndexDamaged, out);
+        if index.is_damaged() { Ok(()) } else { Err(error) }
     }
 
     fn attempt(

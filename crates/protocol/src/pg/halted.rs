@@ -5,6 +5,7 @@
 //! 1. Only what the index shows whole is answered: rows that no op of the group, taken and not applied, could change.
 //! 2. Nobody waits for a halted group: it refuses the calls that waited. Their callers do not learn whether an op that was
 //!    appended will take effect, as the next start decides.
+//! 3. While the index is damaged, no call halts its group before an op of it was appended (`Index::is_damaged`).
 
 use larder_types::{BucketId, ObjectKey, rows};
 

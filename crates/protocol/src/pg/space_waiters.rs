@@ -30,8 +30,13 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<(), IndexError> {
-        for SpaceWaiter { token, call, since } in std::mem::take(&mut self.starved) {
-            self.mutate(token, call, true, index, out)?;
+        let mut waiters = std::mem::take(&mut self.starved);
+        while let Some(SpaceWaiter { token, call, since }) = waiters.pop_front() {
+            if let Err(error) = self.mutate(token, call, true, index, out) {
+                // A group that halts refuses all that wait.
+                self.starved.append(&mut waiters);
+                return Err(error);
+            }
             if let Some(last) = self.starved.back_mut().filter(|last| last.token == token) {
                 last.since = since;
             }

@@ -21,6 +21,7 @@ mod reach;
 mod refill;
 mod remote_change;
 mod replays;
+mod rotten;
 mod scrub;
 mod sessions;
 mod snapshots;

@@ -163,7 +163,7 @@ impl Meta {
             let (moves, more) = looked.await.map_err(|error| IndexError(error.to_string()))??;
             read += began.elapsed();
             self.move_all(moves).await;
-            if self.is_stopping() {
+            if self.is_stopping() || self.is_read_only() {
                 break;
             }
             after = more;
@@ -202,6 +202,8 @@ impl Meta {
                 };
                 drop(piece);
                 meta.compaction.count(to.chunk.len, is_copied);
+                // A copy that no op names yet is given back.
+                let is_copied = is_copied && !meta.is_read_only();
                 let Move { row, grant, .. } = to;
                 meta.step(&mut meta.lock(pg), Event::Moved { row, grant, is_copied });
             });

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use larder_env::disk::{read_file, replace_file};
 use larder_env::{Disk, DiskError};
 use larder_kv::{KvError, KvReader};
+use larder_protocol::Index;
 use larder_protocol::pg::Role;
 use larder_types::codec::CodecError;
 use parking_lot::Mutex;
@@ -54,6 +55,16 @@ impl Damage {
     pub(super) fn new(known: Option<IndexDamage>) -> Self {
         let is_known = AtomicBool::new(known.is_some());
         Self { known: Mutex::new(known), is_known }
+    }
+}
+
+/// As [`load`]. A file that the disk does not give says the same as one that it does: the disk is bad.
+pub(super) fn load_or_assume(disk: &dyn Disk) -> Result<Option<IndexDamage>, DiskError> {
+    match load(disk) {
+        Err(error @ DiskError::Broken { .. }) => {
+            Ok(Some(IndexDamage { since_ms: now_ms(), reason: error.to_string() }))
+        }
+        loaded => loaded,
     }
 }
 
@@ -128,9 +139,10 @@ impl Meta {
         if self.is_stopping() || self.index.kv.damage().is_some() {
             return Ok(());
         }
-        let is_halted = |pg| self.lock(pg).pg.role() == Role::Halted;
-        if let Some(pg) = self.pg_ids().find(|pg| is_halted(*pg)) {
-            tracing::warn!(%pg, "the index was read and is whole, but a group is halted: the store takes no changes before the next start");
+        if self.groups_halted() > 0 {
+            tracing::error!(
+                "the index was read and is whole, but placement groups are halted: the store takes no changes before the next start"
+            );
             return Ok(());
         }
         let removed = here.disk.remove(INDEX_DAMAGE_FILE);
@@ -183,11 +195,17 @@ impl Meta {
         }
     }
 
+    /// The number of halted groups, for whatever reason.
+    #[must_use]
+    pub fn groups_halted(&self) -> usize {
+        self.pg_ids().filter(|pg| self.lock(*pg).pg.role() == Role::Halted).count()
+    }
+
     /// Heeds that a group is halted. On a single node with a damaged index the others go on, and it answers what its index
     /// shows whole.
     pub(super) fn halted(&self, member: &mut Member, reason: String) {
         // Damage of an earlier run explains no error of this one.
-        if !self.is_read_only() || self.index.kv.damage().is_none() {
+        if !self.index.is_damaged() {
             return self.fail(reason);
         }
         tracing::warn!(%reason, "a placement group is halted, as the index is damaged");

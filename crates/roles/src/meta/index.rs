@@ -166,6 +166,10 @@ impl Index for IndexPort {
         }
     }
 
+    fn is_damaged(&self) -> bool {
+        matches!(self.buckets, Buckets::Here(_)) && self.kv.damage().is_some()
+    }
+
     fn region(&self) -> RegionId {
         match &self.buckets {
             Buckets::Here(manager) => manager.region(),

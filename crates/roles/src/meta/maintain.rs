@@ -8,6 +8,7 @@ use larder_env::threads::Condvar;
 use larder_kv::{Kv, KvError, LsmKv, Progress};
 use larder_metalog::Lsn;
 use larder_protocol::Event;
+use larder_protocol::pg::Role;
 use larder_types::{OpSeq, PgId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -125,6 +126,7 @@ impl Meta {
             self.flush.let_go();
             self.index.measure();
             let may_change = !self.is_read_only();
+            reaps.is_held = !may_change;
             reaps.may_begin = may_change && self.all_support(PROTOCOL_STEPS);
             reaps.may_coalesce = may_change && self.all_support(PROTOCOL_COALESCE);
             match &self.other_roles {
@@ -230,11 +232,13 @@ impl Meta {
     fn flush_and_free(&self, awaited: &BTreeMap<PgId, u64>) -> Result<(), KvError> {
         // Read before the flush: ops that are applied by now are durable after it.
         let asked = self.requests.get().map(|requests| (requests.session(), requests.floor()));
+        let mut is_halted = false;
         let retain_from = |pg| {
             let mut member = self.lock(pg);
             if let Some((session, floor)) = asked {
                 self.step(&mut member, Event::Floor { session, floor });
             }
+            is_halted |= member.pg.role() == Role::Halted;
             member.pg.retain_from()
         };
         let retain: Vec<OpSeq> = self.pg_ids().map(retain_from).collect();
@@ -242,7 +246,10 @@ impl Meta {
         for (&pg, &flush) in awaited {
             self.step(&mut self.lock(pg), Event::IndexFlushed(flush));
         }
-        self.log.free(&retain);
+        // The next start decides from the log what a halted group has.
+        if !is_halted {
+            self.log.free(&retain);
+        }
         // Tables that cannot be read whole are not compacted, and stay for what is whole in them.
         while !self.is_read_only() {
             match self.index.kv.maintain() {

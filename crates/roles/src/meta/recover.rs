@@ -14,7 +14,7 @@ use larder_env::threads::{self, JoinHandle};
 use larder_kv::{KvReader, LsmKv};
 use larder_metalog::{LogConfig, Lsn, Record, Writer};
 use larder_protocol::pg::{LedgerWalk, Origin, Recovering, Role};
-use larder_protocol::{Event, Pg, Planted};
+use larder_protocol::{Event, Index, Pg, Planted};
 use larder_types::codec::decode;
 use larder_types::{BucketId, Op, OpId, OpSeq, PgId, ServerId, StreamId, rows};
 use larder_volume::Volume;
@@ -166,7 +166,7 @@ impl Meta {
             let reason = "the map says that this store has run, but its log is gone: restore log/";
             return Err(OpenError::Contradiction(reason.to_owned()));
         }
-        let damage = damage::load(&*disk)?;
+        let damage = damage::load_or_assume(&*disk)?;
         damage.iter().for_each(damage::notify);
         let here = Here { manager: manager.clone(), data, disk };
         let (mut meta, mut writer) =
@@ -185,6 +185,9 @@ impl Meta {
         let walk = meta.begin_space(here)?;
         let threads = Self::start_here(&meta, writer, volume, walk);
         for (bucket, stream, pg) in dead_streams {
+            if meta.is_read_only() {
+                break;
+            }
             meta.drop_streams(&mut meta.lock(pg), [(bucket, stream)]);
         }
         Ok((meta, threads))
@@ -204,7 +207,7 @@ impl Meta {
             let mut member = self.lock(pg);
             self.apply_all(&mut member);
             // Its log has an op that needs a row which cannot be read.
-            let goes_on = self.is_read_only() && member.pg.role() == Role::Halted;
+            let goes_on = self.index.is_damaged() && member.pg.role() == Role::Halted;
             if member.pg.role() != Role::Active && !goes_on {
                 let reason = self.fatal.borrow().clone().unwrap_or_default();
                 return Err(OpenError::Contradiction(format!("pg {pg} has no view: {reason}")));

@@ -12,6 +12,8 @@ use crate::limits::REAPS_PER_TICK_MAX;
 pub(super) struct Reaps {
     /// True if all servers know removal in steps, so that groups may begin it.
     pub(super) may_begin: bool,
+    /// True while a damaged index takes no changes: garbage stays where it is.
+    pub(super) is_held: bool,
     /// True if all servers know coalescing.
     pub(super) may_coalesce: bool,
     /// The number of groups that had a turn in this tick.
@@ -22,7 +24,7 @@ pub(super) struct Reaps {
 
 impl Reaps {
     fn may(&self, pg: PgId) -> bool {
-        self.begun < REAPS_PER_TICK_MAX && pg.0 >= self.next
+        !self.is_held && self.begun < REAPS_PER_TICK_MAX && pg.0 >= self.next
     }
 
     fn begun(&mut self, pg: PgId) {
@@ -55,5 +57,18 @@ impl Meta {
                 reaps.begun(member.pg.id());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_group_has_a_turn_while_garbage_is_held() {
+        let mut reaps = Reaps::default();
+        assert!(reaps.may(PgId(0)));
+        reaps.is_held = true;
+        assert!(!reaps.may(PgId(0)), "whatever it has begun");
     }
 }

@@ -151,6 +151,7 @@ async fn without_marks_a_store_with_a_rotten_index_starts_too() {
         assert_serves_the_rest(&store).await;
         store.close();
     }
+    // The table is as it was: a start reads all, and takes changes again.
     flip(&dir, VICTIM);
     let store = Store::open(&config(&dir)).unwrap();
     assert!(store.meta().await_space(), "what is free is known, now that the rows are read");
@@ -180,12 +181,14 @@ async fn an_op_that_cannot_be_applied_halts_its_group_and_no_other() {
         assert!(get(store.proxy(), &name(other)).await.unwrap() == content(78, 400));
         assert!(get(store.proxy(), &name(same)).await.unwrap() == inline(same), "it is at rest");
         assert_eq!(keys(store.proxy(), prefixed("0/")).await.len(), 100);
+        assert_eq!(store.meta().groups_halted(), 1);
         let list = store.proxy().list(&bucket(), prefixed("2/0200")).await;
         assert_eq!(list.err(), Some(ObjectError::IndexDamaged));
         assert_eq!(change(&store, &name(same)).await, Err(ObjectError::IndexDamaged));
         assert_eq!(*store.meta().fatal().borrow(), None);
         store.close();
     }
+    // The table is as it was: a start reads all, and takes changes again.
     flip(&dir, VICTIM);
     let store = Store::open(&config(&dir)).unwrap();
     assert!(store.meta().await_space());
@@ -195,4 +198,64 @@ async fn an_op_that_cannot_be_applied_halts_its_group_and_no_other() {
     );
     store.close();
     assert_sound(&dir);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_op_that_fails_for_another_reason_ends_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = filled(&dir).await;
+    let id = *store.meta().bucket_names().keys().next().unwrap();
+    put(store.proxy(), &name(VICTIM), &content(77, 400)).await;
+    store.close();
+    {
+        // The row can be read, and says nothing.
+        let kv = LsmKv::open(&dir.path().join(KV_DIR), 1 << 20).unwrap();
+        let mut batch = larder_kv::Batch::new();
+        let row =
+            larder_types::rows::version(id, &key(&name(VICTIM)), larder_types::rows::UNVERSIONED);
+        batch.put(&row, b"rot");
+        kv.apply(&batch).unwrap();
+        kv.flush().unwrap();
+    }
+    std::fs::write(dir.path().join(INDEX_DAMAGE_FILE), b"found by an earlier start").unwrap();
+    let refused = Store::open(&config(&dir)).err().expect("no read of the index failed");
+    assert!(refused.to_string().contains("has no view"), "{refused}");
+    assert!(dir.path().join(INDEX_DAMAGE_FILE).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_call_that_meets_the_rot_is_answered_and_halts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(&dir).await.close();
+    flip(&dir, VICTIM);
+    let store = Store::open(&config(&dir)).unwrap();
+    let (bucket, key, bytes) = (bucket(), key(&name(VICTIM)), inline(1));
+    let if_absent = PutOptions {
+        condition: Condition {
+            if_none_match: Some(larder_types::EtagList::Any),
+            ..Condition::default()
+        },
+        ..PutOptions::default()
+    };
+    let put =
+        async |options| store.proxy().put(&bucket, &key, options, Body::of(&bytes)).await.err();
+    // The first may be the one that meets the rot, behind the look for it.
+    let first = put(if_absent.clone()).await;
+    let may_try_again = matches!(first, Some(ObjectError::Unavailable { .. }));
+    assert!(may_try_again || first == Some(ObjectError::IndexDamaged), "{first:?}");
+    assert_eq!(put(if_absent).await, Some(ObjectError::IndexDamaged));
+    assert_eq!(store.meta().groups_halted(), 0);
+    store.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_of_damage_that_cannot_be_read_says_that_there_is_some() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(&dir).await.close();
+    // A read of a folder fails, as one of a bad sector does.
+    std::fs::create_dir(dir.path().join(INDEX_DAMAGE_FILE)).unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    assert!(store.meta().index_damage().is_some());
+    assert!(get(store.proxy(), &name(1)).await.unwrap() == inline(1));
+    store.close();
 }

@@ -34,6 +34,13 @@ pub const BLOCK: u32 = 4096;
 #[derive(Default, Clone)]
 pub struct Table(RefCell<BTreeMap<Vec<u8>, Bytes>>, pub Cell<RegionId>);
 
+impl Table {
+    /// Replaces the value of a row; returns the one before.
+    pub fn replace(&self, row: Vec<u8>, value: Bytes) -> Option<Bytes> {
+        self.0.borrow_mut().insert(row, value)
+    }
+}
+
 impl Index for Table {
     fn get(&self, row: &[u8]) -> Result<Option<Bytes>, IndexError> {
         Ok(self.0.borrow().get(row).cloned())
@@ -67,6 +74,10 @@ impl Index for Table {
 
     fn bucket_epoch(&self, bucket: BucketId) -> Option<Epoch> {
         (bucket == BUCKET).then_some(EPOCH)
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.0.borrow().values().any(|value| &value[..] == b"rot")
     }
 
     fn region(&self) -> RegionId {
