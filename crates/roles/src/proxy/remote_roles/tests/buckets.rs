@@ -1,13 +1,14 @@
 //! A bucket that was deleted, or deleted and made again, while a proxy has an old map.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
 use larder_objects::{ListRequest, ObjectError, Objects};
 use larder_protocol::manager::state::{Command, Outcome};
 use larder_types::{BucketName, BucketRecord, CorsMethod, CorsRule, CorsRules, Epoch, ObjectKey};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Cluster, soon};
 use crate::limits::BUCKET_QUESTION_PAUSE;
@@ -169,6 +170,16 @@ impl Cluster {
         name
     }
 
+    /// Waits until the proxy has asked the managers.
+    async fn until_asked(&self) {
+        let asked = async {
+            while self.questions() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(5), asked).await.expect("it asks");
+    }
+
     fn questions(&self) -> u64 {
         self.proxy.counters().bucket_questions.load(Ordering::Relaxed)
     }
@@ -180,9 +191,7 @@ async fn a_bucket_made_through_another_proxy_is_there_once_this_one_has_caught_u
     let name = cluster.make_unseen("elsewhere");
     assert!(!cluster.proxy.has_bucket(&name));
     let (caught_up, ()) = tokio::join!(soon(cluster.proxy.catch_up()), async {
-        while cluster.questions() == 0 {
-            tokio::task::yield_now().await;
-        }
+        cluster.until_asked().await;
         assert!(!cluster.proxy.has_bucket(&name), "the map is still on its way");
         cluster.world.managers.publish();
     });
@@ -204,9 +213,7 @@ async fn a_bucket_made_anew_is_not_missing_while_only_its_deletion_is_known() {
         let make = Command::CreateBucket(name.clone(), None, 0);
         let Outcome::Bucket(anew) = managers.agree(make) else { panic!("no bucket") };
         cluster.world.index.lock().show(anew.id, &key);
-        while cluster.questions() == 0 {
-            tokio::task::yield_now().await;
-        }
+        cluster.until_asked().await;
         managers.publish();
         anew
     });
