@@ -62,7 +62,7 @@ pub(crate) fn machine(name: &str, machines: usize, listen: &str, root: Option<&R
         return;
     }
     eprintln!(
-        "This is {name}, one of {machines} machines. It serves S3 on {listen} as soon as the cluster is there"
+        "This is {name}, one of {machines} machines. It serves S3 on {listen} once the cluster is formed"
     );
     if let Some(root) = root {
         root.show_once(&file);

@@ -31,7 +31,7 @@ use crate::transmit::Batch;
 /// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
-    #[error("{0}")]
+    #[error("{}", io_reason(.0))]
     Io(#[from] io::Error),
     #[error("the peer sent {0}")]
     Frame(FrameError),
@@ -47,6 +47,14 @@ pub(crate) enum Broken {
     Absent,
     #[error("{0}")]
     Denied(Denied),
+}
+
+/// Names the reason of a failed read or write. A process that dies sends no end of its TLS stream: it closed the connection.
+fn io_reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Broken::Closed.to_string(),
+        _ => error.to_string(),
+    }
 }
 
 /// The stream that a connection's bytes go through.
@@ -470,6 +478,13 @@ mod tests {
         assert!(heard.is_err(), "one within the process is left as it is");
         drop(there);
         assert!(matches!(local.receive_frame().await, Err(Broken::Closed)));
+    }
+
+    #[test]
+    fn a_stream_that_ends_without_notice_reads_as_closed_by_the_peer() {
+        let error = |kind, text: &str| Broken::from(io::Error::new(kind, text)).to_string();
+        assert_eq!(error(io::ErrorKind::UnexpectedEof, "no close_notify"), "the peer closed it");
+        assert_eq!(error(io::ErrorKind::ConnectionReset, "reset by the peer"), "reset by the peer");
     }
 
     /// One that waits for something, and says nothing.

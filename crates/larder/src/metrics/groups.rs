@@ -15,7 +15,7 @@ pub(super) fn counters(meta: &Meta) -> [Metric; 5] {
         ("log_sync_seconds", "Seconds spent writing and syncing the log", log.sync_ns as f64 / 1e9),
         (
             "space_unrested_bytes",
-            "Bytes freed that were given again before they had rested, as space was short",
+            "Freed bytes that were reused before the usual minute, as space was short",
             unrested as f64 * f64::from(BLOCK_BYTES),
         ),
     ]

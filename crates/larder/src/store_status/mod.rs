@@ -38,7 +38,7 @@ pub(crate) enum StatusError {
     Kind(#[from] KindError),
     #[error(
         "NOT WELL: no server runs on {dir}. Start it as this machine does: systemctl start larder, or larder server \
-         {dir} as the user whose it is"
+         {dir} as the user who owns it"
     )]
     NotRunning { dir: String },
     #[error("the server of {dir} does not answer: {reason}")]

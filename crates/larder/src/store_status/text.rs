@@ -37,7 +37,7 @@ pub(super) fn write_text(
     )?;
     writeln!(
         out,
-        "space: {}, {} free, {} waiting to be given again",
+        "space: {}, {} free, {} waiting for reuse",
         space.text(),
         bytes(space.free),
         bytes(space.waiting)

@@ -192,7 +192,7 @@ fn verified(now: Option<&ScrubStatus>) -> String {
     };
     let known = match now.never {
         0 => format!("every copy verified within {oldest}"),
-        never => format!("{never} groups have not been verified since this is kept, for {oldest}"),
+        never => format!("{never} groups not verified in the {oldest} since records began"),
     };
     format!("{round}; {known} (wanted: {period}{late})")
 }
@@ -201,12 +201,12 @@ fn behind(now: &FloorsStatus) -> String {
     let FloorsStatus { volumes, closed, lag_ops_max, waiting_bytes, .. } = now;
     let mib = waiting_bytes / (1024 * 1024);
     format!(
-        "of {volumes} volumes, {closed} not open; at most {lag_ops_max} ops behind; {mib} MiB wait for them"
+        "of {volumes} volumes, {closed} not open; at most {lag_ops_max} ops behind; {mib} MiB not reusable before"
     )
 }
 
 fn compared(now: Option<&DigestsStatus>) -> String {
-    let Some(now) = now else { return "are not compared".to_owned() };
+    let Some(now) = now else { return "not compared".to_owned() };
     let DigestsStatus { groups, equal, found_odd, .. } = now;
     let (oldest, period) = (time(now.oldest_ms), time(now.period_ms));
     let late = if now.oldest_ms > now.period_ms { ", LATE" } else { "" };
@@ -245,7 +245,7 @@ fn fragmented(now: &CompactionStatus) -> Option<String> {
 
 fn trimmed(now: &LogStatus) -> String {
     let why = match now.kept {
-        LogKept::BeingWritten => "all else is trimmed".to_owned(),
+        LogKept::BeingWritten => "the rest is trimmed".to_owned(),
         LogKept::ToBeFlushed => "to be trimmed when the index is flushed".to_owned(),
         LogKept::OpenPut { pg, op } => {
             format!("kept for a put without an outcome, op {op} of group {pg}")
@@ -394,7 +394,7 @@ mod tests {
         };
         let new = ScrubStatus { period_ms: 7_200_000, never: 3, ..ScrubStatus::default() };
         let told = verified(Some(&new));
-        assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
+        assert!(told.contains("3 groups not verified in the "), "nothing is claimed: {told}");
         let background = || Background {
             server: 1,
             name: "meta-1".to_owned(),
@@ -404,9 +404,9 @@ mod tests {
         };
         let alone = Progress { floors: FloorsStatus::default(), ..progress.clone() };
         let text = shown(&[Background { progress: Some(progress), ..background() }]);
-        assert!(text.contains("are not compared") && !text.contains("DIFFERING"), "{text}");
+        assert!(text.contains("not compared") && !text.contains("DIFFERING"), "{text}");
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
-        assert!(text.contains("all else is trimmed") && !text.contains("compact"), "{text}");
+        assert!(text.contains("the rest is trimmed") && !text.contains("compact"), "{text}");
         let alone = Background { progress: Some(alone), ..background() };
         let text = shown(&[alone]);
         assert!(!text.contains("floors") && !text.contains("indexes"), "a single node: {text}");

@@ -227,7 +227,7 @@ pub(super) fn write_text(
     if all.bytes > 0 {
         writeln!(
             out,
-            "space: {}, {} free, {} waiting to be given again",
+            "space: {}, {} free, {} waiting for reuse",
             all.text(),
             bytes(all.free),
             bytes(all.waiting)
@@ -255,7 +255,7 @@ pub(crate) fn buckets(
 ) -> std::io::Result<()> {
     writeln!(
         out,
-        "buckets: {}, with {objects} objects of {}, before they are copied",
+        "buckets: {}, with {objects} objects of {}, each counted once",
         buckets.len(),
         bytes(object_bytes)
     )?;
