@@ -91,7 +91,6 @@ LANDING = [
     Scenario("rebalance", "rebalance.py", needs=("root",), seconds=50),
     Scenario("scrub", "scrub.py", seconds=70),
     Scenario("lostmeta", "lostmeta.py", seconds=130),
-    Scenario("corruptmember", "corruptmember.py", seconds=150),
     Scenario("compact", "compact.py", seconds=85),
     Scenario("regions-of-clusters", "regions_of_clusters.py --seconds 6", seconds=95),
     Scenario("fulldisk", "fulldisk.py", needs=("root",), seconds=95),
