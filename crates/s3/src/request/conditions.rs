@@ -45,12 +45,15 @@ pub(crate) fn check_of_write(operation: Operation, headers: &HeaderMap) -> S3Res
         _ => &[],
     };
     // Operations read these whatever they are, and take what is empty for what is not there.
-    const OF_S3: [&str; 5] = [
+    const OF_S3: [&str; 8] = [
         "x-amz-copy-source-if-match",
+        "x-amz-copy-source-if-modified-since",
         "x-amz-copy-source-if-none-match",
+        "x-amz-copy-source-if-unmodified-since",
         "x-amz-if-match-initiated-time",
         "x-amz-if-match-last-modified-time",
         "x-amz-if-match-size",
+        "x-amz-write-offset-bytes",
     ];
     for (name, value) in headers {
         let of_s3 = OF_S3.contains(&name.as_str());

@@ -1,6 +1,6 @@
 //! Headers and parameters of a request, as the operations read them.
 //!
-//! S3 takes from a presigned URL's parameters what other requests say in headers ([`take_from_url`]). It joins several lines
+//! S3 takes from a presigned URL's parameters what other requests say in headers ([`of_url`]). It joins several lines
 //! of some headers, as of metadata, and refuses those of others. An empty header counts as none.
 
 use std::borrow::Cow;
@@ -277,13 +277,14 @@ const OF_THE_REQUEST: [&str; 9] = [
     "x-amz-user-agent",
 ];
 
-/// Adds the headers that a presigned URL has in its query; one that the request has itself stays. What is signed does not
-/// change: version 4 signs the parameters as they stand there.
+/// Returns a presigned request's headers with those that its URL has in the query; one that the request has itself stays. `None`
+/// if it is not presigned. What is signed does not change: version 4 signs the parameters as they stand there.
 ///
 /// # Errors
 /// `InvalidArgument` names a parameter that cannot be a header.
-pub(crate) fn take_from_url(headers: &mut HeaderMap, query: Option<&str>) -> S3Result<()> {
-    let Some(query) = query.filter(|query| is_presigned(query)) else { return Ok(()) };
+pub(crate) fn of_url(headers: &HeaderMap, query: Option<&str>) -> S3Result<Option<HeaderMap>> {
+    let Some(query) = query.filter(|query| is_presigned(query)) else { return Ok(None) };
+    let mut headers = headers.clone();
     for (name, value) in Parameters::of(query).all() {
         let name = name.to_ascii_lowercase();
         if !is_for_the_operation(&name) {
@@ -300,7 +301,7 @@ pub(crate) fn take_from_url(headers: &mut HeaderMap, query: Option<&str>) -> S3R
         let name: HeaderName = name.parse().map_err(|_| refused())?;
         headers.entry(name).or_insert(value);
     }
-    Ok(())
+    Ok(Some(headers))
 }
 
 /// True for the query of a URL that is presigned by version 4.
@@ -403,8 +404,8 @@ mod tests {
              &x-amz-copy-source=%2Fb%2Fk%2520x&x-amz-checksum-crc32=AAAAAA%3D%3D\
              &x-amz-sdk-checksum-algorithm=CRC32&X-Amz-Signature=00"
         );
-        let mut headers = headers(&[("x-amz-acl", b"public-read")]);
-        take_from_url(&mut headers, Some(&query)).unwrap();
+        let own = headers(&[("x-amz-acl", b"public-read")]);
+        let headers = of_url(&own, Some(&query)).unwrap().expect("it is presigned");
         assert_eq!(headers["x-amz-meta-id"], "a b+c");
         assert_eq!(headers["x-amz-copy-source"], "/b/k%20x");
         assert_eq!(headers["x-amz-acl"], "public-read", "the header counts, if there is one");
@@ -413,15 +414,14 @@ mod tests {
 
     #[test]
     fn a_query_that_does_not_sign_is_left_alone() {
-        let mut headers = HeaderMap::new();
-        take_from_url(&mut headers, Some("x-amz-meta-id=1&x-amz-acl=private")).unwrap();
-        assert!(headers.is_empty());
+        let query = "x-amz-meta-id=1&x-amz-acl=private";
+        assert_eq!(of_url(&HeaderMap::new(), Some(query)).unwrap(), None);
     }
 
     #[test]
     fn what_cannot_be_a_header_is_named() {
         let query = format!("{SIGNED}&x-amz-meta-a=%0A&X-Amz-Signature=0");
-        let refused = take_from_url(&mut HeaderMap::new(), Some(&query)).unwrap_err();
+        let refused = of_url(&HeaderMap::new(), Some(&query)).unwrap_err();
         assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument);
         assert!(refused.message().unwrap().contains("x-amz-meta-a"));
     }

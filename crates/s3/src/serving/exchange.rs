@@ -244,7 +244,7 @@ impl<H: ServerHooks> Exchange<H> {
         }
         if route.form {
             self.service.signatures.find(&parts.headers, parts.uri.query(), true)?;
-            check_head(&parts, route)?;
+            check_head(&parts, &parts.headers, route)?;
             return self.run_form(route, parts, body, gate).await;
         }
         let signed = self.service.signatures.verify(&parts, body.size_hint().exact())?;
@@ -256,20 +256,24 @@ impl<H: ServerHooks> Exchange<H> {
             Operation::Admin(_) => return self.admin.info(&self.hooks).await,
             _ => {}
         }
-        check_head(&parts, route)?;
+        let from_url = head::of_url(&parts.headers, parts.uri.query())?;
+        check_head(&parts, from_url.as_ref().unwrap_or(&parts.headers), route)?;
         if parts.method == Method::HEAD && route.level == Level::Service {
             // As the list of buckets, without it.
             return Ok(Response::default());
         }
         if let Some((others, upload)) = self.elsewhere(request_source, operation, parts.uri.query())
         {
+            // As it was signed: the other worker verifies it, and reads its URL, again.
             gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
             let request = Request::from_parts(parts, body);
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
             return Ok(forwarding::passed_on(answer));
         }
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
-        head::take_from_url(&mut parts.headers, parts.uri.query())?;
+        if let Some(headers) = from_url {
+            parts.headers = headers;
+        }
         match operation {
             Operation::S3(operation) => {
                 self.call(operation, parts, Sent::of(body, payload), gate).await
@@ -369,17 +373,17 @@ fn named(refused: S3Error, op: &str, target: &Target) -> S3Error {
     elements::with_names(refused, names)
 }
 
-/// Refuses what no operation takes.
-fn check_head(parts: &Parts, route: &Route) -> Result<(), S3Error> {
-    signed::check_digests(&parts.headers)?;
+/// Refuses what no operation takes. `headers` are those of the request and of a presigned URL.
+fn check_head(parts: &Parts, headers: &HeaderMap, route: &Route) -> Result<(), S3Error> {
+    signed::check_digests(headers)?;
     route.check(&parts.method)?;
     // A form is signed by its fields: its headers say nothing.
     if !route.form {
-        copy_source::refuse_of_others(route.operation, &parts.headers)?;
+        copy_source::refuse_of_others(route.operation, headers)?;
     }
     match parts.method {
         Method::PUT | Method::POST | Method::DELETE if !route.form => {
-            conditions::check_of_write(route.operation, &parts.headers)
+            conditions::check_of_write(route.operation, headers)
         }
         _ => Ok(()),
     }

@@ -136,6 +136,23 @@ async fn a_header_that_is_empty_is_none_and_one_that_is_repeated_is_refused() {
 }
 
 #[tokio::test]
+async fn an_empty_offset_or_condition_changes_nothing() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "whole").await.expect(200);
+    server.put("/bkt/src", "source").await.expect(200);
+    let put = server.ask("PUT", "/bkt/k").header("x-amz-write-offset-bytes", "").body("more");
+    put.send().await.refused(400, "InvalidArgument");
+    for name in ["if-modified-since", "if-unmodified-since", "if-match", "if-none-match"] {
+        let name = format!("x-amz-copy-source-{name}");
+        let copy = server.ask("PUT", "/bkt/k").header("x-amz-copy-source", "/bkt/src");
+        copy.header(&name, "").send().await.refused(400, "InvalidArgument");
+    }
+    let put = server.ask("PUT", "/bkt/k?x-amz-write-offset-bytes=").sign(PRESIGNED).body("more");
+    put.send().await.refused(400, "InvalidArgument");
+    assert_eq!(server.get("/bkt/k").await.expect(200).text(), "whole");
+}
+
+#[tokio::test]
 async fn headers_beside_a_form_are_ignored() {
     let server = Server::bucket().await;
     server.put("/bkt/k", "one").await.expect(200);
