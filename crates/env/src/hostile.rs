@@ -16,10 +16,10 @@ static COUNTED: Once = Once::new();
 /// Panics so far, of tasks and threads too: those of a test are caught by its runtime, and end a release.
 pub fn panics() -> u64 {
     COUNTED.call_once(|| {
-        let told = std::panic::take_hook();
+        let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             PANICS.fetch_add(1, Ordering::Relaxed);
-            told(panic);
+            previous(panic);
         }));
     });
     PANICS.load(Ordering::Relaxed)

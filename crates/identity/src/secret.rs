@@ -93,11 +93,11 @@ impl FromStr for PeerSecret {
     fn from_str(text: &str) -> Result<Self, SecretError> {
         let digits = text.trim().strip_prefix(PREFIX).ok_or(SecretError::NotASecret)?;
         let bytes = from_base32(digits).ok_or(SecretError::Mistyped)?;
-        let (told, sum_told) = bytes.split_last_chunk::<4>().ok_or(SecretError::Mistyped)?;
-        if sum(told) != *sum_told {
+        let (body, sum_told) = bytes.split_last_chunk::<4>().ok_or(SecretError::Mistyped)?;
+        if sum(body) != *sum_told {
             return Err(SecretError::Mistyped);
         }
-        match told {
+        match body {
             [VERSION, secret @ ..] if bytes.len() == BYTES => secret
                 .try_into()
                 .map(|secret| Self(Secret::of(secret)))

@@ -174,11 +174,11 @@ impl FromStr for JoinToken {
     fn from_str(text: &str) -> Result<Self, TokenError> {
         let digits = text.trim().strip_prefix(PREFIX).ok_or(TokenError::NotAToken)?;
         let bytes = from_base32(digits).ok_or(TokenError::Mistyped)?;
-        let (told, sum_told) = bytes.split_last_chunk::<4>().ok_or(TokenError::Mistyped)?;
-        if sum(told) != *sum_told {
+        let (body, sum_told) = bytes.split_last_chunk::<4>().ok_or(TokenError::Mistyped)?;
+        if sum(body) != *sum_told {
             return Err(TokenError::Mistyped);
         }
-        match told {
+        match body {
             [VERSION, rest @ ..] if bytes.len() == BYTES => {
                 let (id, rest) = rest.split_first_chunk::<8>().ok_or(TokenError::Mistyped)?;
                 let (secret, rest) = rest.split_first_chunk::<32>().ok_or(TokenError::Mistyped)?;

@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn options_of_a_worker_have_their_earlier_names_too() {
-        let told = |names: [&str; 3]| {
+        let given = |names: [&str; 3]| {
             let [interval, retention, readahead] = names;
             let words = ["larder", "pack", "dir", "--backend", "file:///blobs", "--worker", "a"];
             let values = [interval, "3", retention, "400", readahead, "5"];
@@ -539,7 +539,7 @@ mod tests {
             ["--poll-interval-s", "--superseded-retention-s", "--readahead-kib"],
             ["--look-s", "--kept-s", "--ahead-kib"],
         ] {
-            assert_eq!(told(names), (3, 400, Some(5)), "{names:?}");
+            assert_eq!(given(names), (3, 400, Some(5)), "{names:?}");
         }
     }
 

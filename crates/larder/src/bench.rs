@@ -84,8 +84,8 @@ fn fill_store(args: &FillArgs) -> Result<Filled, NotFilled> {
     fill_config.check()?;
     let held = kind::bind(&args.dir, Kind::Store)?;
     let content = |key: &str, bytes: u64| Content::new(key, bytes).all();
-    let told = |written: u64| eprintln!("{written} of {} objects", args.objects);
-    let filled = fill(&fill_config, &content, &told)?;
+    let on_progress = |written: u64| eprintln!("{written} of {} objects", args.objects);
+    let filled = fill(&fill_config, &content, &on_progress)?;
     if held.is_new() {
         // Drawn with the store: its first start has nothing to warn of.
         credentials::load(&args.dir.join(credentials::FILE))?;

@@ -80,11 +80,11 @@ pub(crate) struct ServerCounts {
 
 impl Breakdown {
     /// Adds up what servers told.
-    pub(crate) fn of(is_latest: bool, told: Vec<ServerCounts>) -> Self {
+    pub(crate) fn of(is_latest: bool, reported: Vec<ServerCounts>) -> Self {
         let mut servers = Vec::new();
         let mut sums: BTreeMap<[String; 3], Sum> = BTreeMap::new();
         let (mut kinds, mut sizes) = (Foreign::default(), Foreign::default());
-        for ServerCounts { name, role, counts } in told {
+        for ServerCounts { name, role, counts } in reported {
             let (age_s, missing) = (counts.as_ref().ok().map(|it| it.age_s), counts.as_ref().err());
             let missing = missing.copied();
             servers.push(Server { name, role, is_counted: missing.is_none(), age_s, missing });
@@ -394,7 +394,7 @@ mod tests {
         }
     }
 
-    fn told(name: &str, role: &'static str, counts: Vec<CountStatus>) -> ServerCounts {
+    fn reported(name: &str, role: &'static str, counts: Vec<CountStatus>) -> ServerCounts {
         ServerCounts {
             name: name.to_owned(),
             role,
@@ -411,11 +411,11 @@ mod tests {
         let of = |kind, size| ["client", kind, size];
         let one = vec![count(of("read", "0"), 1, 0), count(of("write", "1K..8K"), 3, 9000)];
         let other = vec![count(of("write", "1K..8K"), 1, 1000), count(of("sing", "tiny"), 2, 4)];
-        let mut young = told("b", "proxy", other);
+        let mut young = reported("b", "proxy", other);
         young.counts.as_mut().expect("it told").age_s = 61;
         let all = Breakdown::of(
             true,
-            vec![told("a", "proxy", one), young, missing("c", "data", Missing::Down)],
+            vec![reported("a", "proxy", one), young, missing("c", "data", Missing::Down)],
         );
         assert!(!all.is_whole());
         let expected = [
@@ -444,13 +444,15 @@ mod tests {
             (Missing::NoAnswer, "NOT COUNTED: b (meta) does not answer\n"),
             (Missing::Unsound, "NOT COUNTED: b (meta) told counts that"),
         ] {
-            let all =
-                Breakdown::of(true, vec![told("a", "meta", Vec::new()), missing("b", "meta", why)]);
+            let all = Breakdown::of(
+                true,
+                vec![reported("a", "meta", Vec::new()), missing("b", "meta", why)],
+            );
             let text = shown(&all);
             assert!(!all.is_whole() && text.contains(said), "{said:?} is not in\n{text}");
         }
         let not_asked = |name| missing(name, "proxy", Missing::NotAsked);
-        let servers = || vec![told("a", "meta", Vec::new()), not_asked("b"), not_asked("c")];
+        let servers = || vec![reported("a", "meta", Vec::new()), not_asked("b"), not_asked("c")];
         let all = Breakdown::of(true, servers());
         let text = shown(&all);
         assert!(all.is_whole() && !text.contains("NOT COUNTED"), "{text}");
@@ -472,7 +474,7 @@ mod tests {
             ("data", &["disk"]),
             ("store", &["client", "disk", "meta"]),
         ] {
-            let all = Breakdown::of(true, vec![told("a", role, counts())]);
+            let all = Breakdown::of(true, vec![reported("a", role, counts())]);
             let tables: Vec<&str> = all.counts.iter().map(|it| it.table.as_str()).collect();
             assert_eq!(tables, expected, "{role}");
         }
@@ -483,7 +485,7 @@ mod tests {
         let made_up = |at: usize| count(["client", &format!("k{at}"), &format!("s{at}")], 1, 2);
         let counts: Vec<CountStatus> = (0..1000).map(made_up).collect();
         let known = count(["client", "read", "0"], 1, 0);
-        let all = Breakdown::of(true, vec![told("a", "proxy", [counts, vec![known]].concat())]);
+        let all = Breakdown::of(true, vec![reported("a", "proxy", [counts, vec![known]].concat())]);
         assert_eq!(all.counts.len(), FOREIGN_COUNTS_MAX + 2);
         let of = |kind| all.counts.iter().find(|it| it.kind == kind).map(|it| (it.ops, it.bytes));
         let beyond = 1000 - FOREIGN_COUNTS_MAX as u64;
@@ -497,7 +499,7 @@ mod tests {
         let longest = "k".repeat(64);
         for kind in ["complete_upload", &longest] {
             let text =
-                shown(&Breakdown::of(true, vec![told("a", "meta", vec![of("put"), of(kind)])]));
+                shown(&Breakdown::of(true, vec![reported("a", "meta", vec![of("put"), of(kind)])]));
             let ends = |row: &str| {
                 let line = text.lines().find(|line| line.starts_with(row)).expect("a row");
                 line.find("50.0").expect("its share")
@@ -511,7 +513,7 @@ mod tests {
         let of = |kind| ["meta", kind, ""];
         let put = CountStatus { served_us: 6000, ..count(of("put"), 4, 0) };
         let counts = vec![count(of("list"), 1, 0), put, count(of("look_up"), 7, 0)];
-        let text = shown(&Breakdown::of(true, vec![told("a", "meta", counts)]));
+        let text = shown(&Breakdown::of(true, vec![reported("a", "meta", counts)]));
         let rows = "look_up               58.4           7           -\n\
                     put                   33.3           4        1.50\n\
                     list                   8.3           1           -\n\

@@ -85,8 +85,8 @@ impl Root {
         if !self.from_file {
             return false;
         }
-        let told = writeln!(out, "Root credentials are kept in {}", file.display());
-        let shows = told.is_ok() && self.unseen && is_terminal && self.show(out).is_ok();
+        let written = writeln!(out, "Root credentials are kept in {}", file.display());
+        let shows = written.is_ok() && self.unseen && is_terminal && self.show(out).is_ok();
         if shows && let Err(error) = mark_seen(file, &self.keys) {
             tracing::warn!(file = %file.display(), %error, "the keys will be shown again at the next start");
         }
@@ -381,11 +381,11 @@ mod tests {
         let (new, old) = (pair("new", r#"with "quotes" and \ "#), pair("old", "12345678"));
         write(&path, &new, Some(&old)).unwrap();
         let kept = load_file(&path).unwrap();
-        let told = |pair: &Credentials| (pair.access_key.clone(), pair.secret_key.clone());
-        assert_eq!(told(&kept.keys), told(&new));
-        assert_eq!(kept.previous.as_ref().map(told), Some(told(&old)));
+        let written = |pair: &Credentials| (pair.access_key.clone(), pair.secret_key.clone());
+        assert_eq!(written(&kept.keys), written(&new));
+        assert_eq!(kept.previous.as_ref().map(written), Some(written(&old)));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(told(&read_given(&path).unwrap()), told(&new));
+        assert_eq!(written(&read_given(&path).unwrap()), written(&new));
         write(&path, &new, None).unwrap();
         assert!(load_file(&path).unwrap().previous.is_none());
         let plain = "access_key = \"old\"\nsecret_key = \"12345678\"\n";

@@ -169,7 +169,7 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
 /// A state that is told as `larder status --json` prints it.
 pub(crate) trait State: Send + Sync + 'static {
     /// The JSON; `None` if it cannot be had.
-    fn told(&self) -> BoxFuture<'_, Option<Bytes>>;
+    fn state_json(&self) -> BoxFuture<'_, Option<Bytes>>;
 }
 
 fn write_roles(roles: &dyn RoleMetrics, out: &mut String) -> std::fmt::Result {
@@ -361,7 +361,7 @@ impl ServerHooks for Metrics {
     }
 
     async fn status(&self) -> Option<Bytes> {
-        self.state.get()?.told().await
+        self.state.get()?.state_json().await
     }
 
     fn minio_info(&self, status: &[u8]) -> Option<Bytes> {

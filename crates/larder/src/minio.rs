@@ -60,32 +60,32 @@ struct Objects {
 
 /// The document that the client reads; `None` if `status` is none of ours.
 pub(crate) fn info(status: &[u8]) -> Option<Bytes> {
-    let told: StatusFields = serde_json::from_slice(status).ok()?;
-    let document = match &told.servers {
-        Some(servers) => of_cluster(&told, servers)?,
-        None => of_node(&told)?,
+    let fields: StatusFields = serde_json::from_slice(status).ok()?;
+    let document = match &fields.servers {
+        Some(servers) => of_cluster(&fields, servers)?,
+        None => of_node(&fields)?,
     };
     serde_json::to_vec(&document).ok().map(Bytes::from)
 }
 
-fn of_node(told: &StatusFields) -> Option<Value> {
-    let space: Space = Space::deserialize(&told.space).ok()?;
-    let named = told.buckets.as_array()?.len() as u64;
+fn of_node(fields: &StatusFields) -> Option<Value> {
+    let space: Space = Space::deserialize(&fields.space).ok()?;
+    let named = fields.buckets.as_array()?.len() as u64;
     let server = json!({
         "endpoint": "this server",
-        "state": state(if told.is_ready? { "up" } else { "starting" }),
-        "uptime": now_ms().saturating_sub(told.began_ms?) / 1000,
-        "version": told.release,
+        "state": state(if fields.is_ready? { "up" } else { "starting" }),
+        "uptime": now_ms().saturating_sub(fields.began_ms?) / 1000,
+        "version": fields.release,
         "drives": [drive(0, true, &space)],
         "mem_stats": no_memory(),
     });
-    let buckets = named + told.buckets_not_named?;
-    Some(document(None, vec![server], buckets, (told.objects?, told.object_bytes?)))
+    let buckets = named + fields.buckets_not_named?;
+    Some(document(None, vec![server], buckets, (fields.objects?, fields.object_bytes?)))
 }
 
-fn of_cluster(told: &StatusFields, servers: &[Server]) -> Option<Value> {
-    let Objects { objects, object_bytes } = Objects::deserialize(&told.space).ok()?;
-    let version = format!("{VERSION}, protocol {}", told.cluster_version?);
+fn of_cluster(fields: &StatusFields, servers: &[Server]) -> Option<Value> {
+    let Objects { objects, object_bytes } = Objects::deserialize(&fields.space).ok()?;
+    let version = format!("{VERSION}, protocol {}", fields.cluster_version?);
     let there = servers.iter().filter(|server| server.state != "removed");
     let shown = there.map(|server| {
         let is_up = server.state == "up";
@@ -102,8 +102,8 @@ fn of_cluster(told: &StatusFields, servers: &[Server]) -> Option<Value> {
         })
     });
     let shown = shown.collect();
-    let id = told.cluster.as_deref();
-    Some(document(id, shown, told.buckets.as_u64()?, (objects, object_bytes)))
+    let id = fields.cluster.as_deref();
+    Some(document(id, shown, fields.buckets.as_u64()?, (objects, object_bytes)))
 }
 
 fn document(

@@ -172,14 +172,14 @@ impl Link {
             KeysReply::Keys(answer) if !answer.answers(&ask) => {
                 Err(LinkError::Unsound("keys that were not asked for".to_owned()))
             }
-            told => Ok(told),
+            reported => Ok(reported),
         }
     }
 
     /// Exchanges lists of regions with it.
     pub(crate) async fn members(&self, known: Vec<Known>) -> Result<Vec<Known>, LinkError> {
         let asked = Request::Members(RegionList { regions: known });
-        self.call::<RegionList>(asked).await.map(|told| told.regions)
+        self.call::<RegionList>(asked).await.map(|reported| reported.regions)
     }
 
     /// Asks for entries. The stream holds one of the connections until it has ended, or is dropped.

@@ -271,9 +271,9 @@ impl Members {
     ///
     /// # Errors
     /// [`LinkError::Unsound`] if it contradicts what is known, or there are more regions than may be.
-    pub(crate) fn merge(&mut self, told: &[Known]) -> Result<(), LinkError> {
+    pub(crate) fn merge(&mut self, received: &[Known]) -> Result<(), LinkError> {
         let mut joined = self.clone();
-        for known in told {
+        for known in received {
             joined.learn(known)?;
         }
         joined.peers.sort_by_key(|peer| peer.number);

@@ -228,10 +228,10 @@ impl RegionEndpoint {
                 asked.spawn(async move { (number, link.members(known).await) });
             }
         }
-        while let Some(Ok((number, told))) = asked.join_next().await {
+        while let Some(Ok((number, reported))) = asked.join_next().await {
             let registry = self.registry.clone();
-            let taken = match told {
-                Ok(told) => blocking::run(move || registry.merge(&told)).await,
+            let taken = match reported {
+                Ok(reported) => blocking::run(move || registry.merge(&reported)).await,
                 Err(LinkError::Refused(Refused::Removed)) => {
                     tracing::error!(%number, "this region was removed: it neither sends nor receives changes any more");
                     blocking::run(move || registry.change(Members::note_own_removal)).await

@@ -181,9 +181,9 @@ impl Registry {
     /// The regions that others may be told of: this one, and those whose numbers are kept.
     pub(crate) fn exchanged(&self) -> Vec<Known> {
         let (members, exchangeable) = (self.now(), self.exchangeable.lock());
-        let mut told = members.exchanged();
-        told.retain(|it| it.number == members.own.number || exchangeable.contains(&it.number));
-        told
+        let mut reported = members.exchanged();
+        reported.retain(|it| it.number == members.own.number || exchangeable.contains(&it.number));
+        reported
     }
 
     /// Waits until other regions may be told of more.
@@ -215,13 +215,13 @@ impl Registry {
     }
 
     /// Joins in another region's list. Waits for the disk if it has anything new.
-    pub(crate) fn merge(&self, told: &[Known]) -> Result<(), LinkError> {
+    pub(crate) fn merge(&self, reported: &[Known]) -> Result<(), LinkError> {
         let now = self.now();
         let mut joined = Members::clone(&now);
-        joined.merge(told)?;
+        joined.merge(reported)?;
         // Before the change is published: lists that are exchanged then have it.
-        self.are_kept(told);
-        if joined == *now { Ok(()) } else { self.change(|members| members.merge(told)) }
+        self.are_kept(reported);
+        if joined == *now { Ok(()) } else { self.change(|members| members.merge(reported)) }
     }
 
     /// Takes up changes that a command made. Waits for the disk.

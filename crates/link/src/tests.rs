@@ -108,7 +108,7 @@ impl Source for Fake {
     }
 
     async fn keys(&self, _: RegionId, keys: crate::Keys) -> Result<crate::KeysReply, Declined> {
-        let told = |key: &str| RegionKey {
+        let report = |key: &str| RegionKey {
             key: ObjectKey::new(key).unwrap(),
             at: Stamp { clock: HybridClock(5), region: self.number },
             object: None,
@@ -116,8 +116,8 @@ impl Source for Fake {
         };
         // One key before the place that was asked for is what no region tells.
         let keys_reply = match self.how {
-            How::Breaks => vec![told("a")],
-            _ => vec![told("b"), told("c")],
+            How::Breaks => vec![report("a")],
+            _ => vec![report("b"), report("c")],
         };
         let answer = KeysAnswer { keys: keys_reply, rest: None };
         Ok(match keys.bucket == bucket() {

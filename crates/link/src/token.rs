@@ -166,11 +166,11 @@ impl FromStr for JoinToken {
 
 fn read(text: &str) -> Option<JoinToken> {
     let bytes = base64_simd::URL_SAFE_NO_PAD.decode_to_vec(text).ok()?;
-    let (told, sum_told) = bytes.split_last_chunk::<4>()?;
-    if sum(told) != *sum_told {
+    let (body, sum_told) = bytes.split_last_chunk::<4>()?;
+    if sum(body) != *sum_told {
         return None;
     }
-    let (id, rest) = told.split_first_chunk::<8>()?;
+    let (id, rest) = body.split_first_chunk::<8>()?;
     let (secret, rest) = rest.split_first_chunk::<32>()?;
     let (founder, address) = rest.split_first_chunk::<32>()?;
     let address = String::from_utf8(address.to_vec()).ok()?.try_into().ok()?;

@@ -320,19 +320,19 @@ mod tests {
     fn a_renamed_directory_takes_along_what_is_below_it_and_nothing_else() {
         let mut nodes = Nodes::<u8>::default();
         let names = ["d", "d/x", "d/y/z", "d-e", "dd", "t", "t/old"];
-        let told: Vec<_> =
+        let numbers: Vec<_> =
             names.iter().map(|name| nodes.look_up_inode(&path(name), None).unwrap()).collect();
-        nodes.open(told[2], || 7).unwrap();
+        nodes.open(numbers[2], || 7).unwrap();
         nodes.moved(&path("d"), &path("t"));
-        assert_eq!(nodes.at(&path("t")), Some(told[0]));
-        assert_eq!(nodes.at(&path("t/x")), Some(told[1]));
-        assert_eq!(nodes.open_at(&path("t/y/z")), Some((told[2], 7)));
-        assert_eq!(nodes.at(&path("d-e")), Some(told[3]));
-        assert_eq!(nodes.at(&path("dd")), Some(told[4]));
+        assert_eq!(nodes.at(&path("t")), Some(numbers[0]));
+        assert_eq!(nodes.at(&path("t/x")), Some(numbers[1]));
+        assert_eq!(nodes.open_at(&path("t/y/z")), Some((numbers[2], 7)));
+        assert_eq!(nodes.at(&path("d-e")), Some(numbers[3]));
+        assert_eq!(nodes.at(&path("dd")), Some(numbers[4]));
         assert_eq!((nodes.at(&path("d")), nodes.at(&path("t/old"))), (None, None));
-        assert_eq!(nodes.path(told[6]), Err(Refusal::Stale), "it was replaced");
+        assert_eq!(nodes.path(numbers[6]), Err(Refusal::Stale), "it was replaced");
         let open: Vec<_> = nodes.open_below(&path("t")).into_iter().map(|it| it.0).collect();
-        assert_eq!(open, [told[2]]);
+        assert_eq!(open, [numbers[2]]);
     }
 
     #[test]

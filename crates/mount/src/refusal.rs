@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn a_program_gets_an_error_that_it_can_act_on() {
-        let told = |error: ObjectError| i32::from(Refusal::from(error).errno());
-        assert_eq!(told(ObjectError::NoSuchKey), nix::libc::ENOENT);
-        assert_eq!(told(ObjectError::Full), nix::libc::ENOSPC);
-        assert_eq!(told(ObjectError::Changed), nix::libc::ESTALE);
-        assert_eq!(told(ObjectError::SlowDown), nix::libc::EAGAIN);
-        assert_eq!(told(ObjectError::Damaged), nix::libc::EIO);
+        let reported = |error: ObjectError| i32::from(Refusal::from(error).errno());
+        assert_eq!(reported(ObjectError::NoSuchKey), nix::libc::ENOENT);
+        assert_eq!(reported(ObjectError::Full), nix::libc::ENOSPC);
+        assert_eq!(reported(ObjectError::Changed), nix::libc::ESTALE);
+        assert_eq!(reported(ObjectError::SlowDown), nix::libc::EAGAIN);
+        assert_eq!(reported(ObjectError::Damaged), nix::libc::EIO);
         assert_eq!(i32::from(Refusal::CopyInstead.errno()), nix::libc::EXDEV);
     }
 

@@ -472,10 +472,10 @@ mod tests {
         let mut wire = Wire::new(Box::new(near), Arc::default());
         let mut local = Wire::local(here, Arc::default());
         IS_WRAPPED.set(false);
-        let heard = timeout(Duration::from_secs(60), wire.receive_frame()).await.unwrap();
-        assert!(matches!(heard, Err(Broken::Closed)));
-        let heard = timeout(Duration::from_millis(10), local.receive_frame()).await;
-        assert!(heard.is_err(), "one within the process is left as it is");
+        let recorded = timeout(Duration::from_secs(60), wire.receive_frame()).await.unwrap();
+        assert!(matches!(recorded, Err(Broken::Closed)));
+        let recorded = timeout(Duration::from_millis(10), local.receive_frame()).await;
+        assert!(recorded.is_err(), "one within the process is left as it is");
         drop(there);
         assert!(matches!(local.receive_frame().await, Err(Broken::Closed)));
     }

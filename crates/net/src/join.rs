@@ -46,7 +46,7 @@ pub(crate) async fn serve<S: Duplex + 'static>(
         return Err(Broken::Frame(FrameError::NotDue));
     }
     let asked = frame.decode().map_err(Broken::Frame)?;
-    let told = match enrolment.decide(&asked, &session, known) {
+    let decision = match enrolment.decide(&asked, &session, known) {
         Ok(granted) => enrolment.sign(granted, address),
         Err(refusal) => {
             if let Some(without_line) = metrics.refuse_joiner(refusal) {
@@ -55,7 +55,7 @@ pub(crate) async fn serve<S: Duplex + 'static>(
             EnrolmentReply::Refused(refusal)
         }
     };
-    wire.send_frame(frame_of(Kind::Answer, &told)?).await
+    wire.send_frame(frame_of(Kind::Answer, &decision)?).await
 }
 
 pub(crate) fn frame_of<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {

@@ -243,10 +243,10 @@ impl Host {
         let (there, back) = channels.open(self.subject.server, subject.server);
         let theirs = Pipe::new(self.network.clone(), there, back);
         // The result keeps a pipe that could not be sent until the lock is free: dropping the pipe takes the lock.
-        let told = door.arrivals.try_send((theirs, self.subject, address_of(self.subject.server)));
+        let sent = door.arrivals.try_send((theirs, self.subject, address_of(self.subject.server)));
         drop(state);
         let ours = Pipe::new(self.network.clone(), back, there);
-        match told {
+        match sent {
             Ok(()) => Ok(ours),
             Err(_full_or_closed) => Err(refused()),
         }

@@ -33,20 +33,20 @@ pub(crate) type Asked = (String, Bytes, Responder<Echo>);
 /// Answers at once what does not begin with "wait"; hands the rest to the test.
 pub(crate) struct Echoing {
     asked: mpsc::Sender<Asked>,
-    heard: mpsc::Sender<u64>,
+    recorded: mpsc::Sender<u64>,
 }
 
 /// The test's side of [`Echoing`].
 pub(crate) struct RecordedCalls {
     pub(crate) asked: mpsc::Receiver<Asked>,
-    pub(crate) heard: mpsc::Receiver<u64>,
+    pub(crate) recorded: mpsc::Receiver<u64>,
 }
 
 impl Echoing {
     pub(crate) fn new() -> (Self, RecordedCalls) {
         let (asked, asked_out) = mpsc::channel(4096);
-        let (heard, heard_out) = mpsc::channel(4096);
-        (Self { asked, heard }, RecordedCalls { asked: asked_out, heard: heard_out })
+        let (recorded, heard_out) = mpsc::channel(4096);
+        (Self { asked, recorded }, RecordedCalls { asked: asked_out, recorded: heard_out })
     }
 }
 
@@ -60,7 +60,7 @@ impl Handler<Echo> for Echoing {
     }
 
     fn message(&self, _: &PeerIdentity, message: u64, _: Bytes) {
-        self.heard.try_send(message).expect("the test hears so many");
+        self.recorded.try_send(message).expect("the test hears so many");
     }
 }
 
@@ -89,10 +89,10 @@ pub(crate) async fn data_server(
     id: u32,
 ) -> (Arc<Endpoint>, Listener, RecordedCalls) {
     let identity = authority.identity(ServerId(id), Roles::of(&[Role::Data])).unwrap();
-    let (endpoint, (echoing, heard)) = (endpoint(&identity), Echoing::new());
+    let (endpoint, (echoing, recorded)) = (endpoint(&identity), Echoing::new());
     let services = Services::new().with::<Echo>(Roles::of(&[Role::Meta]), echoing);
     let listener = Listener::start(&endpoint, socket().await, services).unwrap();
-    (endpoint, listener, heard)
+    (endpoint, listener, recorded)
 }
 
 pub(crate) async fn socket() -> TcpListener {

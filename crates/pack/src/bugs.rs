@@ -12,7 +12,7 @@ pub(crate) enum Bug {
     /// A backup is completed before the backend has the blobs that it names.
     BackupAheadOfBlobs,
     /// A rebuild reads blobs of a worker that it uploaded after it was superseded.
-    HorizonNotKept,
+    TakeoverFenceNotKept,
     /// A blob counts as uploaded though an heir may have listed the blobs without it.
     OwnerReadOnce,
     /// A blob that another process judged void is adopted if it is the same as one that waits.

@@ -26,11 +26,11 @@ use crate::format::upload_unit::{BundleContent, UploadUnit};
 use crate::ids::{BackupId, BlobId, ProcessId, Run, StandaloneId, WorkerId};
 use crate::owner::announce::Announcement;
 use crate::owner::counting::{self, Record};
-use crate::owner::horizon::Inheritance;
 use crate::owner::identity::{Claim, Identity};
 use crate::owner::name::WorkerName;
 use crate::owner::naming::Named;
 use crate::owner::numbering::{Number, Numbered};
+use crate::owner::takeover_fence::Inheritance;
 use crate::peers::feed::FeedPosition;
 use crate::peers::feed::identity::{credentials, server_of};
 use crate::peers::feed::wire::{FeedReply, FeedRequest, Refusal};
@@ -361,8 +361,8 @@ fn workers_tell_each_other_what_they_ever_did() {
     check_value("name of a worker", &Named { name: name.clone(), prefix: prefix.clone() });
     let (worker, address) = (WorkerId(0x1_0001), Some("host:9002".to_owned()));
     let announced_ms = 1_700_000_000_000;
-    let told = Announcement { name, prefix, worker, address, announced_ms };
-    check_value("announcement", &told);
+    let reported = Announcement { name, prefix, worker, address, announced_ms };
+    check_value("announcement", &reported);
 }
 
 /// The bodies of calls and answers, which are values without a version byte: frames have one.
@@ -384,15 +384,16 @@ fn workers_say_things_as_ever() {
     let row = row(ms, process_31());
     let refusals =
         [Refusal::OtherClaim, Refusal::Diverged, Refusal::Absent, Refusal::Range, Refusal::Failed];
-    let told = [
+    let reported = [
         FeedReply::Entries { blob: 7, from, is_whole: true, behind: 5 },
         FeedReply::Uploaded { blob: 7, row },
         FeedReply::Nothing { blob: 7 },
         FeedReply::Body,
         FeedReply::BundleUploaded(process_31()),
     ];
-    for (nth, told) in told.into_iter().chain(refusals.map(FeedReply::Refused)).enumerate() {
-        check_golden_wire(&format!("answer {nth} of version 4"), &told);
+    for (nth, reported) in reported.into_iter().chain(refusals.map(FeedReply::Refused)).enumerate()
+    {
+        check_golden_wire(&format!("answer {nth} of version 4"), &reported);
     }
     let subject = credentials(&Secret::of([7; 32]), worker).unwrap().subject();
     let named = [&subject.cluster.0.to_le_bytes()[..], &server_of(worker).0.to_le_bytes()].concat();

@@ -91,8 +91,8 @@ fn read_all(bytes: &[u8]) {
     looked_at(Trailer::decode("a blob", bytes));
     looked_at(Status::decode(bytes));
     looked_at(postcard::take_from_bytes::<FeedRequest>(bytes).map(|(ask, _)| ask));
-    if let Ok((told, payload)) = postcard::take_from_bytes::<FeedReply>(bytes) {
-        looked_at(FeedUpdate::read(told, Bytes::copy_from_slice(payload)));
+    if let Ok((reported, payload)) = postcard::take_from_bytes::<FeedReply>(bytes) {
+        looked_at(FeedUpdate::read(reported, Bytes::copy_from_slice(payload)));
     }
     looked_at(Head::decode(BackupId::default(), bytes));
     let sum = SegmentSum { bytes: bytes.len() as u64, rows: 1, sum: xxh3_64(bytes) };

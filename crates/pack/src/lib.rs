@@ -37,7 +37,7 @@
 //! | `backend` | somebody else's object store, and the request scheduler before it | |
 //! | `index` | all that is true, in rows, and who has which bytes | `format` |
 //! | `commit` | commands and what becomes of them: queue, committer, log, spool | `format`, `index` |
-//! | `owner` | who owns a place in the backend: names, claims, numbers, horizons, the fence before each answer | `format`, `backend`, `commit` |
+//! | `owner` | who owns a place in the backend: names, claims, numbers, takeover fences, the fence before each answer | `format`, `backend`, `commit` |
 //! | `read` | bodies on their way out: spool, cache, shared requests | `format`, `backend`, `index`, `commit` |
 //! | `upload` | bodies on their way to the backend: blobs, bundles, large objects | `format`, `backend`, `commit`, `owner` |
 //! | `backup` | copies of the index in the backend | `format` to `owner` |

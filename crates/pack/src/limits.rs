@@ -194,8 +194,8 @@ pub const PROCESSES_FORGOTTEN_AT_ONCE: usize = 16;
 pub const OWN_NUMBER_SEEN_MAX: Duration = Duration::from_secs(3 * 60);
 /// Time that a request, or the timer, waits for an answer to who owns the backend.
 pub const OWNER_CHECK_MAX: Duration = Duration::from_secs(100);
-/// Bytes of a horizon at most: some for each worker that ever was.
-pub const HORIZON_BYTES_MAX: u64 = 1024 * 1024;
+/// Bytes of a takeover fence at most: some for each worker that ever was.
+pub const TAKEOVER_FENCE_BYTES_MAX: u64 = 1024 * 1024;
 /// Percent of a blob's bodies that are live below which it is repacked. All blobs together then take at most 100 / 80 =
 /// 1.25 times what is live, and a byte that is freed costs at most four that are copied.
 pub const REPACK_BELOW_PERCENT_DEFAULT: u8 = 80;

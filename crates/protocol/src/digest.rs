@@ -284,7 +284,7 @@ mod tests {
         assert!(Summer::new(PgId(0), 2).go_on(&scan, 100).is_err());
     }
 
-    fn told(sums: &[u8]) -> BTreeMap<ServerId, Summed> {
+    fn reported(sums: &[u8]) -> BTreeMap<ServerId, Summed> {
         let sum = |hash: &u8| match hash {
             0 => Summed::Nothing,
             hash => {
@@ -310,7 +310,7 @@ mod tests {
             (&[7, 0, 7], Compared::Void),
             (&[8, 7, 7, 0], Compared::Void),
         ] {
-            assert_eq!(compare(&told(sums)), outcome, "{sums:?}");
+            assert_eq!(compare(&reported(sums)), outcome, "{sums:?}");
         }
     }
 }

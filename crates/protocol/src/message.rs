@@ -184,7 +184,7 @@ impl Call {
     pub fn put(&self) -> Option<&PutCall> {
         match self {
             Self::Put(put) => Some(put),
-            Self::RemoteChange(told) => told.put(),
+            Self::RemoteChange(change) => change.put(),
             _ => None,
         }
     }
@@ -196,7 +196,7 @@ impl Call {
             Self::Put(put) => Some(&put.request),
             Self::Append(append) => Some(&append.request),
             Self::Coalesce(coalesce) => Some(&coalesce.request),
-            Self::RemoteChange(told) => Some(told.request()),
+            Self::RemoteChange(change) => Some(change.request()),
             Self::Delete { request, .. }
             | Self::SetTags { request, .. }
             | Self::CreateUpload { request, .. }

@@ -84,7 +84,7 @@ pub fn check_call(call: &Call) -> Validated {
             let CoalesceCall { window, content, .. } = &**coalesce;
             check_window(window, content)
         }
-        Call::RemoteChange(told) => check_remote_change(told),
+        Call::RemoteChange(remote) => check_remote_change(remote),
         Call::Settle(RowSpan { from, to }) => {
             check_key(from).and(to.as_deref().map_or(Ok(()), check_key))
         }
@@ -347,13 +347,13 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Validated {
             check_key(&to.row)?;
             check(blocks_of(&to.extents).is_some_and(|blocks| blocks > 0), "a chunk moves nowhere")
         }),
-        Op::RemoteChange(told) => {
-            check(told.put.target == Target::Version, "what is told is no version")?;
-            let at = told.put.metax.stamp();
+        Op::RemoteChange(remote) => {
+            check(remote.put.target == Target::Version, "what is told is no version")?;
+            let at = remote.put.metax.stamp();
             check_stamp(at)?;
-            check(told.origin.region == at.region, "a version is of two regions")?;
-            check_clock(told.amended.clock())?;
-            check_put(pg, id, &told.put)
+            check(remote.origin.region == at.region, "a version is of two regions")?;
+            check_clock(remote.amended.clock())?;
+            check_put(pg, id, &remote.put)
         }
         Op::Purge(purge) => check_stamp(purge.at),
         Op::Amend(amend) => {

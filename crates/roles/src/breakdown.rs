@@ -297,11 +297,11 @@ impl CountsStatus {
     /// Decodes a server's counts, if they are within the limits of a report. They are measured before they are decoded:
     /// a count takes many times the bytes in memory.
     #[must_use]
-    pub fn decode(told: &[u8]) -> Option<Self> {
-        if told.len() > COUNTS_REPORT_BYTES_MAX {
+    pub fn decode(reported: &[u8]) -> Option<Self> {
+        if reported.len() > COUNTS_REPORT_BYTES_MAX {
             return None;
         }
-        decode::<Self>("counts of a server", told).ok().filter(Self::is_sound)
+        decode::<Self>("counts of a server", reported).ok().filter(Self::is_sound)
     }
 
     /// Returns true if it is as a server may tell it.
@@ -359,15 +359,15 @@ mod tests {
         ops.write.note(1024);
         ops.write.note_time(1024, 3, 40);
         ops.write.note(0);
-        let mut told = CountsStatus::default();
-        told.add(CLIENT_TABLE, &ops.kinds());
+        let mut reported = CountsStatus::default();
+        reported.add(CLIENT_TABLE, &ops.kinds());
         let (none, one) = (
             Sum { ops: 1, ..Sum::default() },
             Sum { ops: 1, bytes: 1024, waited_us: 3, served_us: 40 },
         );
         let expected =
             [count_of("client", "write", "0", none), count_of("client", "write", "1K..8K", one)];
-        assert_eq!(told.counts, expected);
+        assert_eq!(reported.counts, expected);
     }
 
     #[test]
@@ -399,9 +399,9 @@ mod tests {
         let longest = count_of(&name(), &name(), &name(), sum);
         let counts = CountsStatus { age_s: most, counts: vec![longest; COUNTS_REPORTED_MAX] };
         assert!(counts.is_sound());
-        let told = larder_types::codec::encode(&counts);
-        assert_eq!(CountsStatus::decode(&told), Some(counts));
-        let too_long = [told, vec![0; COUNTS_REPORT_BYTES_MAX]].concat();
+        let reported = larder_types::codec::encode(&counts);
+        assert_eq!(CountsStatus::decode(&reported), Some(counts));
+        let too_long = [reported, vec![0; COUNTS_REPORT_BYTES_MAX]].concat();
         assert_eq!(CountsStatus::decode(&too_long), None);
     }
 }

@@ -14,7 +14,7 @@ const LISTS: usize = 8;
 #[derive(Debug)]
 struct Shared {
     /// Counts what was told.
-    told: AtomicU64,
+    reported: AtomicU64,
     is_over: AtomicBool,
     waiting: [Notify; LISTS],
     next: AtomicUsize,
@@ -41,7 +41,7 @@ pub struct NotifierClosed;
 impl Default for Notifier {
     fn default() -> Self {
         Self(Arc::new(Shared {
-            told: AtomicU64::new(0),
+            reported: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             waiting: std::array::from_fn(|_| Notify::new()),
             next: AtomicUsize::new(0),
@@ -52,7 +52,7 @@ impl Default for Notifier {
 impl Notifier {
     /// Tells all who wait.
     pub fn notify(&self) {
-        self.0.told.fetch_add(1, Ordering::SeqCst);
+        self.0.reported.fetch_add(1, Ordering::SeqCst);
         self.0.wake();
     }
 
@@ -60,7 +60,7 @@ impl Notifier {
     #[must_use]
     pub fn subscribe(&self) -> NotifierWatch {
         let list = self.0.next_list();
-        let seen = self.0.told.load(Ordering::SeqCst);
+        let seen = self.0.reported.load(Ordering::SeqCst);
         NotifierWatch { shared: self.0.clone(), seen, list }
     }
 }
@@ -92,7 +92,7 @@ impl Clone for NotifierWatch {
 impl NotifierWatch {
     /// Marks all news so far as seen.
     pub fn mark_seen(&mut self) {
-        self.seen = self.shared.told.load(Ordering::SeqCst);
+        self.seen = self.shared.reported.load(Ordering::SeqCst);
     }
 
     /// Returns once there has been a notification since the last check.
@@ -103,9 +103,9 @@ impl NotifierWatch {
         loop {
             // It receives notifications from here on, so that none is missed between the check and the wait.
             let woken = self.shared.waiting[self.list].notified();
-            let told = self.shared.told.load(Ordering::SeqCst);
-            if told != self.seen {
-                self.seen = told;
+            let reported = self.shared.reported.load(Ordering::SeqCst);
+            if reported != self.seen {
+                self.seen = reported;
                 return Ok(());
             }
             if self.shared.is_over.load(Ordering::SeqCst) {

@@ -123,11 +123,11 @@ impl Observations {
     /// Decodes observations that a manager has reported; `None` if they break the limits. Their length is checked before they
     /// are decoded.
     #[must_use]
-    pub fn decode(told: &[u8]) -> Option<Self> {
-        if told.len() > OBSERVED_REPORT_BYTES_MAX {
+    pub fn decode(reported: &[u8]) -> Option<Self> {
+        if reported.len() > OBSERVED_REPORT_BYTES_MAX {
             return None;
         }
-        let now = decode::<Self>("observations of a manager", told).ok()?;
+        let now = decode::<Self>("observations of a manager", reported).ok()?;
         let fits = now.issues.len() <= ISSUES_REPORTED_MAX && now.fills.len() <= FILLS_REPORTED_MAX;
         fits.then_some(now)
     }
@@ -242,10 +242,10 @@ impl Observed {
     }
 
     /// Adopts what other managers know better: the beginnings of issues that this one did not observe, and earlier looks.
-    pub fn adopt(&self, told: &MergedObservations, now_ms: u64) {
+    pub fn adopt(&self, reported: &MergedObservations, now_ms: u64) {
         let mut state = self.0.lock();
         let now = i128::from(now_ms);
-        for (issue, lasting) in &told.issues {
+        for (issue, lasting) in &reported.issues {
             let Some(known) = state.issues.get_mut(issue).filter(|it| !it.is_exact) else {
                 continue;
             };
@@ -254,7 +254,7 @@ impl Observed {
                 *known = IssueStart { at, is_exact: lasting.is_exact };
             }
         }
-        for fill in told.fills.values() {
+        for fill in reported.fills.values() {
             let at = now - i128::from(fill.within_s) * 1000;
             let Some(samples) = state.samples.get_mut(&fill.place) else { continue };
             // A look that is older by less than that may be the same one, reported back.
@@ -281,17 +281,17 @@ impl Observed {
         let state = self.0.lock();
         let now = i128::from(now_ms);
         let age_ms = |at: i128| u64::try_from(now - at).unwrap_or_default();
-        let told = |(issue, since): (&HealthIssue, &IssueStart)| {
+        let reported = |(issue, since): (&HealthIssue, &IssueStart)| {
             (*issue, IssueDuration { for_ms: age_ms(since.at), is_exact: since.is_exact })
         };
         if let Some(unled) = state.issues.get_key_value(&HealthIssue::NoLeader) {
-            return Observations { issues: vec![told(unled)], fills: Vec::new() };
+            return Observations { issues: vec![reported(unled)], fills: Vec::new() };
         }
         let fills = state.samples.iter().filter_map(|(place, samples)| {
             let &(at, taken) = samples.front()?;
             Some(SpaceSample { place: *place, taken, within_s: age_ms(at) / 1000 })
         });
-        let issues = state.issues.iter().map(told).collect();
+        let issues = state.issues.iter().map(reported).collect();
         Observations { issues, fills: fills.collect() }
     }
 }
@@ -340,11 +340,11 @@ mod tests {
         old.observe(&BTreeMap::new(), 0);
         old.observe(&seen(&[DOWN], true), HOUR_MS);
         old.look(&[(Place::Disk(3), Some(100))].into(), 0);
-        let told = Observations::together([old.now(3 * HOUR_MS)]);
+        let reported = Observations::together([old.now(3 * HOUR_MS)]);
         // Its clock began later.
         new.observe(&seen(&[DOWN, HealthIssue::CopiesMissing], false), 50);
         new.look(&[(Place::Disk(3), Some(400))].into(), 50);
-        new.adopt(&told, 60);
+        new.adopt(&reported, 60);
         let now = new.now(60);
         assert_eq!(lasting(&now, DOWN), Some((2 * HOUR_MS, true)));
         assert_eq!(
@@ -363,9 +363,9 @@ mod tests {
         observed.observe(&seen(&[HealthIssue::PgsInactive], true), 1000);
         // As of a manager that has not heard of the pause between two of them yet.
         let late = IssueDuration { for_ms: HOUR_MS, is_exact: true };
-        let told =
+        let reported =
             Observations { issues: vec![(HealthIssue::PgsInactive, late)], fills: Vec::new() };
-        observed.adopt(&Observations::together([told]), 2000);
+        observed.adopt(&Observations::together([reported]), 2000);
         assert_eq!(lasting(&observed.now(2000), HealthIssue::PgsInactive), Some((1000, true)));
     }
 
@@ -420,8 +420,8 @@ mod tests {
         observed.look(&taken, week_ms + HOUR_MS);
         assert_eq!(oldest(week_ms + HOUR_MS), 3600, "only the second is left");
         let fill = SpaceSample { place: Place::Cluster, taken: 1, within_s: week_ms / 1000 + 1 };
-        let told = Observations { issues: Vec::new(), fills: vec![fill] };
-        observed.adopt(&Observations::together([told]), week_ms + HOUR_MS);
+        let reported = Observations { issues: Vec::new(), fills: vec![fill] };
+        observed.adopt(&Observations::together([reported]), week_ms + HOUR_MS);
         assert_eq!(oldest(week_ms + HOUR_MS), 3600);
     }
 
@@ -466,11 +466,11 @@ mod tests {
 
     #[test]
     fn of_several_managers_the_best_knowledge_counts() {
-        let told = |for_ms, is_exact, within_s| Observations {
+        let reported = |for_ms, is_exact, within_s| Observations {
             issues: vec![(DOWN, IssueDuration { for_ms, is_exact })],
             fills: vec![SpaceSample { place: Place::Cluster, taken: within_s, within_s }],
         };
-        let all = [told(9000, false, 5), told(7000, true, 7), told(6000, true, 6)];
+        let all = [reported(9000, false, 5), reported(7000, true, 7), reported(6000, true, 6)];
         let together = Observations::together(all);
         assert_eq!(together.issues[&DOWN], IssueDuration { for_ms: 6000, is_exact: true });
         assert_eq!(together.fills[&Place::Cluster].taken, 7);
@@ -495,8 +495,8 @@ mod tests {
             issues: vec![(issue, lasting); ISSUES_REPORTED_MAX],
             fills: vec![fill; FILLS_REPORTED_MAX],
         };
-        let told = larder_types::codec::encode(&most);
-        assert_eq!(Observations::decode(&told), Some(most.clone()));
+        let reported = larder_types::codec::encode(&most);
+        assert_eq!(Observations::decode(&reported), Some(most.clone()));
         let more = Observations { fills: vec![fill; FILLS_REPORTED_MAX + 1], ..most };
         assert_eq!(Observations::decode(&larder_types::codec::encode(&more)), None);
     }

@@ -151,8 +151,11 @@ mod tests {
         drop((first, kept));
         assert_eq!(requests.finished(), (4, vec![]));
         let open: Vec<_> = (0..=OPEN_REPORTED_MAX).map(|_| requests.begin()).collect();
-        let (below, told) = requests.finished();
-        assert_eq!((below, told.len()), (open[OPEN_REPORTED_MAX].id().number, OPEN_REPORTED_MAX));
+        let (below, reported) = requests.finished();
+        assert_eq!(
+            (below, reported.len()),
+            (open[OPEN_REPORTED_MAX].id().number, OPEN_REPORTED_MAX)
+        );
     }
 
     #[test]

@@ -206,7 +206,7 @@ pub struct JournalShown {
     /// A version of the map that has every bucket of its outcomes, and of all rows that show.
     pub map: u64,
     /// Its outcomes.
-    pub told: Result<Batch, Void>,
+    pub batch: Result<Batch, Void>,
 }
 
 /// A primary's word on a key.

@@ -463,12 +463,12 @@ fn journals() -> Vec<(PgId, JournalReply)> {
     let name = Name { bucket: BucketId(2), key, slot: Slot::Null };
     let id = Id { name, at, origin, is_purged: false, bytes: 303, print: 304 };
     let token = Token { through: OpSeq(302) };
-    let told = Ok(Batch { ids: vec![(OpSeq(302), id)], token, last: OpSeq(302), left: (1, 305) });
+    let batch = Ok(Batch { ids: vec![(OpSeq(302), id)], token, last: OpSeq(302), left: (1, 305) });
     let (applied, forgotten) = (OpSeq(306), OpSeq(9));
     let void = Err(Void { why: VoidReason::Ahead, resume: Token { through: applied } });
     vec![
-        (PgId(3), JournalReply::Shows(JournalShown { applied, forgotten, map: 300, told })),
-        (PgId(4), JournalReply::Shows(JournalShown { applied, forgotten, map: 300, told: void })),
+        (PgId(3), JournalReply::Shows(JournalShown { applied, forgotten, map: 300, batch })),
+        (PgId(4), JournalReply::Shows(JournalShown { applied, forgotten, map: 300, batch: void })),
         (PgId(5), JournalReply::NotNow),
     ]
 }

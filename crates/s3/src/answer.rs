@@ -319,9 +319,9 @@ mod tests {
         let refused = elements::invalid_argument("no", "max-keys", "<a>");
         let (response, _) = refusal(&refused, &asked);
         let xml = text(response.body());
-        let told = "<Message>no</Message><ArgumentName>max-keys</ArgumentName>\
+        let expected = "<Message>no</Message><ArgumentName>max-keys</ArgumentName>\
                     <ArgumentValue>&lt;a&gt;</ArgumentValue><Resource>";
-        assert!(xml.contains(told), "{xml}");
+        assert!(xml.contains(expected), "{xml}");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Home {
 
     /// The same home, as another region knows it.
     #[must_use]
-    pub fn told(self) -> Self {
+    pub fn as_remote(self) -> Self {
         let state = match self.state {
             HomeState::Nowhere => HomeState::Nowhere,
             _ => HomeState::Elsewhere,

@@ -172,7 +172,7 @@ impl Op {
     pub fn put(&self) -> Option<&Put> {
         match self {
             Self::Put(put) | Self::PutEnough { put, .. } => Some(put),
-            Self::RemoteChange(told) => Some(&told.put),
+            Self::RemoteChange(change) => Some(&change.put),
             _ => None,
         }
     }
@@ -181,8 +181,8 @@ impl Op {
     #[must_use]
     pub fn with_put(&self, put: Put) -> Self {
         match self {
-            Self::RemoteChange(told) => {
-                Self::RemoteChange(Box::new(RemotePut { put, ..(**told).clone() }))
+            Self::RemoteChange(change) => {
+                Self::RemoteChange(Box::new(RemotePut { put, ..(**change).clone() }))
             }
             op => Self::of_put(put, op.required_copies()),
         }
@@ -200,8 +200,8 @@ impl Op {
 
     /// A put of another region.
     #[must_use]
-    pub fn told(&self) -> Option<&RemotePut> {
-        if let Self::RemoteChange(told) = self { Some(told) } else { None }
+    pub fn remote_put(&self) -> Option<&RemotePut> {
+        if let Self::RemoteChange(change) = self { Some(change) } else { None }
     }
 
     /// Returns the number of replicas that must have a put's data before its client is answered; 0: all that were to be
@@ -210,7 +210,7 @@ impl Op {
     pub fn required_copies(&self) -> u8 {
         match self {
             Self::PutEnough { required_copies, .. } => *required_copies,
-            Self::RemoteChange(told) => told.required_copies,
+            Self::RemoteChange(change) => change.required_copies,
             _ => 0,
         }
     }

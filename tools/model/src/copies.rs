@@ -16,9 +16,9 @@
 //! | `Step(_, Runs)`, `Step(_, Uploading)`, `Step(_, Looked)` | `pack/upload/uploader.rs`, `upload`, with `check` at its end |
 //! | `Seal` | `pack/commit/committer.rs` |
 //! | `List`, `Accept` | `pack/peers/follow.rs`, `catch_up`; `pack/start/rebuild/footers.rs`, `list`; `pack/owner/counting.rs`, `decided` |
-//! | `Claim`, `HeirSteps` | `pack/owner/identity.rs`, `claim`; `pack/owner/horizon.rs`, `inherit` |
+//! | `Claim`, `HeirSteps` | `pack/owner/identity.rs`, `claim`; `pack/owner/takeover_fence.rs`, `inherit` |
 //!
-//! A blob's content is the number of the directory that sealed it. A reader's reads of numbers, records, claims and horizons are one step, after its
+//! A blob's content is the number of the directory that sealed it. A reader's reads of numbers, records, claims and takeover fences are one step, after its
 //! list: each of them only ever tells more.
 
 mod process;
@@ -109,7 +109,7 @@ pub enum Heir {
     Closed,
     /// It has listed.
     Listed(Blobs),
-    /// It has sent its horizon.
+    /// It has sent its takeover fence.
     Done,
 }
 
@@ -142,9 +142,9 @@ pub struct State {
     heir: Heir,
     is_claimed: bool,
     /// Through which blob the heir knows the worker.
-    horizon: Option<u8>,
-    /// Horizons under way.
-    horizons: u8,
+    takeover_fence: Option<u8>,
+    /// Takeover fences under way.
+    takeover_fences: u8,
     reader: Reader,
     acknowledged: Blobs,
     accepted: Blobs,
@@ -179,8 +179,8 @@ pub enum Action {
     Blob(u8, u8),
     /// It has the heir's claim.
     Claim,
-    /// It has the heir's horizon.
-    Horizon(u8),
+    /// It has the heir's takeover fence.
+    TakeoverFence(u8),
     /// A reader begins.
     List,
     /// It accepts what counts.
@@ -260,15 +260,15 @@ impl Copies {
             out.push(Action::HeirSteps(heir));
         }
         let may_die = !matches!(heir, Heir::None | Heir::Claims | Heir::Done)
-            || state.horizon.is_none() && heir == Heir::Done;
+            || state.takeover_fence.is_none() && heir == Heir::Done;
         if may_die && state.kills < self.bounds.kills {
             out.push(Action::HeirKilled);
         }
         if heir == Heir::Claims && !state.is_claimed {
             out.push(Action::Claim);
         }
-        let under_way = (0..=self.bounds.blobs).filter(|seq| state.horizons & 1 << seq != 0);
-        out.extend(under_way.map(Action::Horizon));
+        let under_way = (0..=self.bounds.blobs).filter(|seq| state.takeover_fences & 1 << seq != 0);
+        out.extend(under_way.map(Action::TakeoverFence));
     }
 
     fn successor_steps(&self, state: &mut State, from: Heir) {
@@ -284,7 +284,7 @@ impl Copies {
                 }
                 let counted = listed.filter(|process, seq| state.counts_by_records(process, seq));
                 let last = counted.iter().map(|(_, seq)| seq).max().unwrap_or(0);
-                state.horizons |= 1 << last;
+                state.takeover_fences |= 1 << last;
                 Heir::Done
             }
             Heir::Done => unreachable!("it has no more steps"),
@@ -344,7 +344,7 @@ impl Copies {
         let lacking = state
             .acknowledged
             .filter(|process, seq| listed.has(process, seq) && !accepted.has(process, seq));
-        state.has_lacked = lacking.len() > u32::from(state.horizon.is_none());
+        state.has_lacked = lacking.len() > u32::from(state.takeover_fence.is_none());
         state.accepted = state.accepted.with(accepted);
     }
 }
@@ -391,8 +391,8 @@ impl Model for Copies {
                 .any(|(record, holder)| holder == GONE && *record == Record::None)
         }),
         ("a reader accepted", |state| state.accepted != Blobs::NONE),
-        ("an heir's horizon leaves out a blob that came late", |state| {
-            let last = state.horizon.unwrap_or(u8::MAX);
+        ("an heir's takeover fence leaves out a blob that came late", |state| {
+            let last = state.takeover_fence.unwrap_or(u8::MAX);
             state.there.iter().any(|(_, seq)| seq > last)
         }),
     ];
@@ -412,8 +412,8 @@ impl Model for Copies {
             directories,
             heir: Heir::None,
             is_claimed: false,
-            horizon: None,
-            horizons: 0,
+            takeover_fence: None,
+            takeover_fences: 0,
             reader: Reader::Idle,
             acknowledged: Blobs::NONE,
             accepted: Blobs::NONE,
@@ -462,7 +462,9 @@ impl Model for Copies {
             Action::Close(number) => state.write_record(number, Record::Closed),
             Action::Blob(process, seq) => state.there = state.there.with(Blobs::only(process, seq)),
             Action::Claim => state.is_claimed = true,
-            Action::Horizon(last) => (state.horizon, state.horizons) = (Some(last), 0),
+            Action::TakeoverFence(last) => {
+                (state.takeover_fence, state.takeover_fences) = (Some(last), 0)
+            }
             Action::List | Action::Accept => self.accept(state),
             Action::HeirSteps(from) => self.successor_steps(state, from),
             Action::HeirKilled => {
@@ -470,8 +472,8 @@ impl Model for Copies {
                 state.heir = Heir::Claims;
             }
         }
-        if state.horizon.is_some() {
-            (state.heir, state.horizons) = (Heir::Done, 0);
+        if state.takeover_fence.is_some() {
+            (state.heir, state.takeover_fences) = (Heir::Done, 0);
         }
     }
 

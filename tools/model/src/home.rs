@@ -21,7 +21,7 @@ mod state;
 mod variants;
 
 use larder_protocol::region::home::{
-    Effect, Event, HomeAnswer, HomeRequest, Reply, Taking, ended, heard, reply,
+    Effect, Event, HomeAnswer, HomeRequest, Reply, Taking, ended, merge_home, reply,
 };
 use larder_types::{Home, HomeScope, HomeState, HomeTerm};
 
@@ -188,7 +188,7 @@ impl Homes {
         };
         let had = *region.had.get_or_insert(region.has);
         let is_level = had & !has == 0 || self.is(Variant::LevelsNever);
-        HomeAnswer::Yours { home: home.told(), is_level }
+        HomeAnswer::Yours { home: home.as_remote(), is_level }
     }
 
     /// Sets a region's record: what was about to be decided is refused.
@@ -199,8 +199,8 @@ impl Homes {
 
     fn hear_ask(&self, state: &mut State, (from, to): (usize, usize), is_late: bool) {
         let way = &mut state.channels[from][to];
-        let heard = if is_late { way.late.take() } else { way.asked.take() };
-        let Some((ask, knows)) = heard else { return };
+        let received = if is_late { way.late.take() } else { way.asked.take() };
+        let Some((ask, knows)) = received else { return };
         let has = state.regions[from].has;
         let region = &mut state.regions[to];
         if region.removed.has(from) || !region.knows.has(from) {
@@ -225,7 +225,8 @@ impl Homes {
         let home = state.regions[from].home;
         let is_claim = home.is_some_and(|home| matches!(home.state, HomeState::Claimed(_)));
         let answer = home.filter(|_| is_claim && self.is(Variant::SilenceAccepts));
-        let answer = answer.map(|home| HomeAnswer::Yours { home: home.told(), is_level: true });
+        let answer =
+            answer.map(|home| HomeAnswer::Yours { home: home.as_remote(), is_level: true });
         self.step(state, from, Event::Answered(id(to), answer));
     }
 
@@ -243,20 +244,20 @@ impl Homes {
     }
 
     fn hear_told(&self, state: &mut State, from: usize, to: usize) {
-        let Some(told) = state.channels[from][to].told.take() else { return };
+        let Some(reported) = state.channels[from][to].reported.take() else { return };
         let region = &mut state.regions[to];
         if !region.has_bucket || region.removed.has(from) {
             return;
         }
-        let is_newer = region.home.is_none_or(|home| home.term < told.term);
-        let is_mine = told.told().region() == Some(id(to));
+        let is_newer = region.home.is_none_or(|home| home.term < reported.term);
+        let is_mine = reported.as_remote().region() == Some(id(to));
         let is_here = region.is_here();
         let next = if self.is(Variant::OwnTermIsHeard) && is_mine && is_newer && !is_here {
-            Some(Home { state: HomeState::Claimed(false), ..told })
+            Some(Home { state: HomeState::Claimed(false), ..reported })
         } else if self.is(Variant::HomeHears) && is_here && is_newer && !is_mine {
-            Some(told.told())
+            Some(reported.as_remote())
         } else {
-            heard(id(to), region.home.as_ref(), told)
+            merge_home(id(to), region.home.as_ref(), reported)
         };
         if let Some(next) = next {
             self.replace(region, next);
@@ -283,9 +284,9 @@ impl Homes {
         if knows && !is_refused && other.has & !region.has != 0 && region.has_bucket {
             out.push(Action::Pull(from, to));
         }
-        if way.told.is_some() {
+        if way.reported.is_some() {
             out.push(Action::HearTold(from, to));
-        } else if knows && state.told < self.bounds.told && region.home.is_some() {
+        } else if knows && state.reported < self.bounds.reported && region.home.is_some() {
             out.push(Action::Tell(from, to));
         }
         if way.made.is_some() {
@@ -338,7 +339,7 @@ impl Model for Homes {
             let is_in = known.has(number);
             region.knows = if is_in { known } else { Servers::only(number) };
             region.has_bucket = is_in;
-            let own = if number == 0 { home } else { home.told() };
+            let own = if number == 0 { home } else { home.as_remote() };
             region.home = Some(own).filter(|_| given && is_in);
         }
         State {
@@ -348,7 +349,7 @@ impl Model for Homes {
             resumed: 0,
             ended: 0,
             lost: 0,
-            told: 0,
+            reported: 0,
             changes: 0,
             is_removed: false,
         }
@@ -441,8 +442,8 @@ impl Model for Homes {
                 self.forget(state, at);
             }
             Action::Tell(from, to) => {
-                state.told += 1;
-                state.channels[from][to].told = state.regions[from].home.map(Home::told);
+                state.reported += 1;
+                state.channels[from][to].reported = state.regions[from].home.map(Home::as_remote);
             }
             Action::HearTold(from, to) => self.hear_told(state, from, to),
             Action::Come(at) => {
@@ -473,16 +474,17 @@ impl Model for Homes {
                 }
             }
             Action::AskBucket(from, to) => {
-                let home = state.regions[to].home.map(Home::told);
-                let told = home.filter(|_| !self.is(Variant::MadeWithoutHome));
-                state.channels[from][to].made = Some(told);
+                let home = state.regions[to].home.map(Home::as_remote);
+                let reported = home.filter(|_| !self.is(Variant::MadeWithoutHome));
+                state.channels[from][to].made = Some(reported);
             }
             Action::MakeBucket(from, to) => {
-                let Some(told) = state.channels[from][to].made.take() else { return };
+                let Some(reported) = state.channels[from][to].made.take() else { return };
                 let region = &mut state.regions[from];
                 if !region.has_bucket {
                     region.has_bucket = true;
-                    region.home = told.and_then(|told| heard(id(from), None, told));
+                    region.home =
+                        reported.and_then(|reported| merge_home(id(from), None, reported));
                 }
             }
         }

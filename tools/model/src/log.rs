@@ -211,8 +211,8 @@ impl Replication {
             _ => state.may_lead.common(membership.members),
         };
         let primary = &state.members[membership.primary];
-        let heard = primary.view == state.latest || primary.since == state.latest;
-        if state.latest.0 < self.bounds.views && (heard || !self.bounds.patient) {
+        let received = primary.view == state.latest || primary.since == state.latest;
+        if state.latest.0 < self.bounds.views && (received || !self.bounds.patient) {
             let choices = Servers::first(MEMBERS).subsets().filter(|members| {
                 members.count() == 2 || members.count() > 2 && !self.bounds.pairs
             });

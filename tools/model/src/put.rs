@@ -66,7 +66,7 @@ enum Outcome {
     Committed {
         attempt: usize,
         holders: Servers,
-        told: bool,
+        reported: bool,
     },
     Revoked,
     /// The put's own op was cut off.
@@ -298,8 +298,8 @@ impl Put {
     /// True if a reader is shown the version.
     fn shows(&self, state: &State) -> bool {
         match state.outcome {
-            Some(Outcome::Committed { told, .. }) => {
-                state.hard || told || self.variant == Variant::ReadBeforeOutcomeCommitted
+            Some(Outcome::Committed { reported, .. }) => {
+                state.hard || reported || self.variant == Variant::ReadBeforeOutcomeCommitted
             }
             None => {
                 let attempt = &state.attempts[state.current];
@@ -496,7 +496,7 @@ impl Model for Put {
             Action::Withdraw => state.withdrawn = true,
             Action::Tell => {
                 if let Some((attempt, holders)) = state.answered {
-                    state.outcome = Some(Outcome::Committed { attempt, holders, told: true });
+                    state.outcome = Some(Outcome::Committed { attempt, holders, reported: true });
                     state.resolution = None;
                 }
             }
@@ -517,7 +517,7 @@ impl Model for Put {
             Action::RollForward => {
                 if let Some(Resolution { attempt, verified, .. }) = state.resolution.take() {
                     state.outcome =
-                        Some(Outcome::Committed { attempt, holders: verified, told: false });
+                        Some(Outcome::Committed { attempt, holders: verified, reported: false });
                     state.rolled_forward = true;
                 }
             }

@@ -103,7 +103,7 @@ pub(crate) enum NodeIn {
     PgRequest { pg: PgId, view: View, caller: Option<Caller>, ask: PgRequest },
     Peer { pg: PgId, from: ServerId, message: PeerMessage },
     Data { run: BootId, id: u64, answer: DataAnswer },
-    Copy { run: BootId, copy: u64, heard: ProxyEvent },
+    Copy { run: BootId, copy: u64, received: ProxyEvent },
     Managers(FromManagers),
     Floor { session: SessionId, floor: u64 },
     FlushFor { run: BootId, pg: PgId, flush: u64 },
@@ -158,7 +158,7 @@ pub(crate) enum ManagerIn {
 #[derive(Debug, Clone)]
 pub(crate) enum ProxyIn {
     Managers(FromManagers),
-    ProxyEvent { session: SessionId, token: u64, heard: ProxyEvent },
+    ProxyEvent { session: SessionId, token: u64, received: ProxyEvent },
     Wake { session: SessionId, task: u64 },
     Beat { session: SessionId },
     Floor { session: SessionId },

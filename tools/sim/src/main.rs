@@ -173,14 +173,14 @@ fn run_all(args: &Args, bugs: Bugs) -> Total {
             });
         }
         drop(outcomes);
-        let mut told = Instant::now();
+        let mut last_shown = Instant::now();
         for outcome in &done {
             total.take(outcome);
             if total.failure.is_some() {
                 next.store(end, Ordering::Relaxed);
             }
-            if told.elapsed() >= PROGRESS_EVERY {
-                told = Instant::now();
+            if last_shown.elapsed() >= PROGRESS_EVERY {
+                last_shown = Instant::now();
                 let Total { seeds, ops, faults, .. } = &total;
                 eprintln!("{seeds} of {} seeds, {ops} ops, {faults} faults", args.seeds);
             }

@@ -80,7 +80,7 @@ impl Managers {
     }
 
     /// Something came from a manager.
-    pub(crate) fn heard(&mut self, net: &Net) {
+    pub(crate) fn received(&mut self, net: &Net) {
         self.heard_us = net.now_us();
     }
 

@@ -175,11 +175,11 @@ impl Node {
                 self.data_answered(id, answer, net)
             }
             NodeIn::Managers(what) => self.hear_managers(what, net),
-            NodeIn::Copy { run: meant, copy, heard } if meant == run => {
-                if self.move_answered(copy, &heard, net)? {
+            NodeIn::Copy { run: meant, copy, received } if meant == run => {
+                if self.move_answered(copy, &received, net)? {
                     return Ok(());
                 }
-                self.copy_answered(copy, heard, net)
+                self.copy_answered(copy, received, net)
             }
             NodeIn::Beat { run: meant } if meant == run => {
                 self.beat(net);
@@ -361,7 +361,7 @@ impl Node {
             answer,
             Answer::Granted { .. } | Answer::Persisted { .. } | Answer::Done { .. }
         );
-        let heard = if tells && !is_leased {
+        let received = if tells && !is_leased {
             Ok(ProxyEvent::Answer(Answer::Refused(Refusal::NotPrimary), member.pg.view()))
         } else {
             let view = member.pg.view();
@@ -370,8 +370,8 @@ impl Node {
             }
             self.look_up(pg, view, wanted, answer)
         };
-        match heard {
-            Ok(heard) => hear(self.id, caller, heard, net),
+        match received {
+            Ok(received) => hear(self.id, caller, received, net),
             Err(error) => net.find(Finding::Contradiction(format!("pg {pg}: {error}"))),
         }
     }
@@ -575,7 +575,7 @@ fn kv_fate(error: KvError) -> ProcessEnd {
     }
 }
 
-fn hear(node: usize, caller: Caller, heard: ProxyEvent, net: &mut Net) {
+fn hear(node: usize, caller: Caller, received: ProxyEvent, net: &mut Net) {
     let Caller { proxy, session, token } = caller;
-    net.send(Server::Node(node), (proxy, ProxyIn::ProxyEvent { session, token, heard }));
+    net.send(Server::Node(node), (proxy, ProxyIn::ProxyEvent { session, token, received }));
 }

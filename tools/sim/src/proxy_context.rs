@@ -304,9 +304,9 @@ impl ProxyContext {
     }
 
     /// Puts what arrived where its task finds it; returns the task.
-    pub(crate) fn deliver(&self, token: u64, heard: ProxyEvent) -> Option<u64> {
+    pub(crate) fn deliver(&self, token: u64, received: ProxyEvent) -> Option<u64> {
         let mut state = self.0.borrow_mut();
-        state.inbox.get_mut(&token)?.push_back(heard);
+        state.inbox.get_mut(&token)?.push_back(received);
         state.owner.get(&token).copied()
     }
 }
@@ -399,7 +399,7 @@ impl Line {
 
     /// Waits for the next arrival; `None` if there is none before `until_us`.
     pub(crate) async fn hear(&self, until_us: u64) -> Option<ProxyEvent> {
-        self.context.receive_on(&[self.token], until_us).await.map(|(_, heard)| heard)
+        self.context.receive_on(&[self.token], until_us).await.map(|(_, received)| received)
     }
 
     pub(crate) fn token(&self) -> u64 {
@@ -419,8 +419,8 @@ impl ProxyContext {
         poll_fn(|_| {
             let mut state = self.0.borrow_mut();
             for (at, line) in lines.iter().enumerate() {
-                if let Some(heard) = state.inbox.get_mut(line).and_then(VecDeque::pop_front) {
-                    return Poll::Ready(Some((at, heard)));
+                if let Some(received) = state.inbox.get_mut(line).and_then(VecDeque::pop_front) {
+                    return Poll::Ready(Some((at, received)));
                 }
             }
             if state.now_us >= until_us {

@@ -139,7 +139,7 @@ impl Store {
     ) -> Result<Option<(Action, Concerned)>, ProcessEnd> {
         let up = self.managers.as_mut().filter(|_| self.volume.is_some());
         let Some(managers) = up else { return Ok(None) };
-        managers.heard(net);
+        managers.received(net);
         match what {
             FromManagers::Map(map) => {
                 if managers.take(&map, net) && managers.observes_other_map() {
@@ -292,14 +292,14 @@ fn pg_answer(result: Result<Answer, Refusal>, grant: Option<Grant>) -> DataAnswe
     }
 }
 
-fn hear(store: usize, caller: DataCaller, heard: ProxyEvent, net: &mut Net) {
+fn hear(store: usize, caller: DataCaller, received: ProxyEvent, net: &mut Net) {
     let from = Server::Store(store);
     match caller {
         DataCaller::Proxy(Caller { proxy, session, token }) => {
-            net.send(from, (proxy, ProxyIn::ProxyEvent { session, token, heard }));
+            net.send(from, (proxy, ProxyIn::ProxyEvent { session, token, received }));
         }
         DataCaller::Node { node, run, copy } => {
-            net.send(from, (node, NodeIn::Copy { run, copy, heard }));
+            net.send(from, (node, NodeIn::Copy { run, copy, received }));
         }
     }
 }

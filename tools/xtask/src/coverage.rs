@@ -163,11 +163,11 @@ fn table(files: &[File], parts: &[String]) -> String {
 /// Numbers in a row are told as one range.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, next| one + 1 == *next);
-    let told = runs.map(|run| match run {
+    let reported = runs.map(|run| match run {
         [one] => one.to_string(),
         _ => format!("{}-{}", run[0], run[run.len() - 1]),
     });
-    told.collect::<Vec<_>>().join(" ")
+    reported.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -206,9 +206,9 @@ mod tests {
     fn the_sum_is_of_all_files_and_not_of_those_shown() {
         let of = |path: &str, missed| File { path: path.to_owned(), lines: 10, missed };
         let all = [of("a.rs", vec![1, 2, 3, 7]), of("b.rs", vec![])];
-        let told = table(&all, &["a".to_owned()]);
-        assert!(told.contains("| `roles/a.rs` | 10 | 4 | 60.0 % |"), "{told}");
-        assert!(told.contains("| all 2 files | 20 | 4 | 80.0 % |"), "{told}");
-        assert!(told.ends_with("a.rs: 1-3 7") && !told.contains("b.rs"), "{told}");
+        let reported = table(&all, &["a".to_owned()]);
+        assert!(reported.contains("| `roles/a.rs` | 10 | 4 | 60.0 % |"), "{reported}");
+        assert!(reported.contains("| all 2 files | 20 | 4 | 80.0 % |"), "{reported}");
+        assert!(reported.ends_with("a.rs: 1-3 7") && !reported.contains("b.rs"), "{reported}");
     }
 }

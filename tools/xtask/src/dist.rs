@@ -91,15 +91,15 @@ fn version() -> Result<String, Failure> {
 }
 
 fn epoch_s() -> Result<u64, Failure> {
-    let told = told("git", &["log", "-1", "--format=%ct"])?;
-    told.trim().parse().map_err(|_| Failure::Command {
+    let output = output_of("git", &["log", "-1", "--format=%ct"])?;
+    output.trim().parse().map_err(|_| Failure::Command {
         line: "git log -1 --format=%ct".to_owned(),
-        detail: format!(": it printed {told:?}"),
+        detail: format!(": it printed {output:?}"),
     })
 }
 
 /// The output of a command.
-fn told(program: &str, arguments: &[&str]) -> Result<String, Failure> {
+fn output_of(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let line = [&[program], arguments].concat().join(" ");
     let mut command = std::process::Command::new(program);
     let output = command.args(arguments).current_dir(root()).output();

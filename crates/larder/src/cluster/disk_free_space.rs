@@ -39,9 +39,9 @@ impl DiskFreeSpace {
         let has = |server: &ServerId, disk: &DiskId| {
             map.servers.get(server).is_some_and(|record| record.disks.contains_key(disk))
         };
-        let heard = asked.join_all().await.into_iter();
-        let heard = heard.filter_map(|(server, room)| Some((server, room?)));
-        let named = heard.map(|(server, room)| (server, DiskId(room.disk), room));
+        let replies = asked.join_all().await.into_iter();
+        let replies = replies.filter_map(|(server, room)| Some((server, room?)));
+        let named = replies.map(|(server, room)| (server, DiskId(room.disk), room));
         let sound = named.filter(|(server, disk, _)| has(server, disk));
         Self(sound.map(|(_, disk, room)| (disk, room)).collect())
     }

@@ -268,7 +268,7 @@ impl Member {
         let max_wait = context.max_wait;
         tokio::select! {
             known = wait_until_known(&managers, max_wait) => known?,
-            () = context.stop.told() => return Ok(None),
+            () = context.stop.requested() => return Ok(None),
         }
         if let Some(removed) = removal(&managers.map(), me, &config.dir) {
             return Err(removed);

@@ -67,7 +67,7 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
             all_told.extend(has_places(&map, &disk_free_space, &subjects, &args.name)?);
         }
         for subject in subjects {
-            let told = subject.drain_report(&map, args.undo)?;
+            let lines = subject.drain_report(&map, args.undo)?;
             let command = match disk {
                 Some(disk) => Command::SetDiskDraining(subject.server, disk, !args.undo),
                 None => Command::SetDraining(subject.server, !args.undo),
@@ -77,7 +77,7 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
                 Outcome::Already => {
                     all_told.push(format!("nothing to do: {} was so already", subject.name()));
                 }
-                _ => all_told.extend(told),
+                _ => all_told.extend(lines),
             }
         }
         Ok(all_told)
@@ -100,7 +100,7 @@ fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleE
                 return Err(RoleError::NotDone(format!("{} stays: {reasons}", subject.name())));
             }
         }
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         for subject in &subjects {
             if args.yes {
                 let command = match disk {
@@ -108,25 +108,25 @@ fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleE
                     None => Command::RemoveServer(subject.server),
                 };
                 let removed = agreed(&managers, command).await?;
-                removed.map_err(|refusal| not_removed(subject, refusal, &told))?;
+                removed.map_err(|refusal| not_removed(subject, refusal, &lines))?;
             }
             let done = if args.yes { "is removed" } else { "would be removed" };
-            told.push(format!("{} {done} for good:", subject.name()));
-            told.extend(subject.loss_report(&loss_of(subject)));
+            lines.push(format!("{} {done} for good:", subject.name()));
+            lines.extend(subject.loss_report(&loss_of(subject)));
         }
         if !args.yes {
-            told.push("nothing was changed: to do it, add --yes".to_owned());
+            lines.push("nothing was changed: to do it, add --yes".to_owned());
         }
-        Ok(told)
+        Ok(lines)
     })
 }
 
 /// The same as [`not_done`], of a machine of which other servers are removed by then.
-fn not_removed(subject: &Subject, refusal: Refusal, told: &[String]) -> RoleError {
-    match (not_done(subject, refusal), told.is_empty()) {
+fn not_removed(subject: &Subject, refusal: Refusal, lines: &[String]) -> RoleError {
+    match (not_done(subject, refusal), lines.is_empty()) {
         (RoleError::NotDone(why), false) => RoleError::NotDone(format!(
             "{}\n{why}: what stands above was done; run the command again once that has changed",
-            told.join("\n")
+            lines.join("\n")
         )),
         (error, _) => error,
     }
@@ -312,7 +312,7 @@ impl Subject {
             Some((disk, _)) => map.loss_of_disk(*disk),
             None => map.loss_of_server(self.server),
         };
-        let mut told = vec![format!(
+        let mut lines = vec![format!(
             "{name} drains: {} copies of volumes and {} places in placement groups are to move; see `larder \
              status`",
             loss.lvs.len(),
@@ -325,13 +325,13 @@ impl Subject {
         ] {
             let others = self.others_that_take(map, role);
             if keeps && others < usize::from(wanted) {
-                told.push(format!(
+                lines.push(format!(
                     "warning: only {others} others could take it, and {wanted} copies are wanted: not all of it \
                      finds a place before another server joins"
                 ));
             }
         }
-        Ok(told)
+        Ok(lines)
     }
 
     /// Other servers of this role that are to keep what they have; for a disk also its own server, if it has another.
@@ -354,24 +354,24 @@ impl Subject {
 
     /// The lines about what goes with it.
     fn loss_report(&self, loss: &Loss) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         if !loss.lvs.is_empty() {
-            told.push(format!("  a copy of {} is gone", named("volume", loss.lvs.iter())));
+            lines.push(format!("  a copy of {} is gone", named("volume", loss.lvs.iter())));
         }
         if !loss.pgs.is_empty() {
-            told.push(format!(
+            lines.push(format!(
                 "  a member of {} is gone",
                 named("placement group", loss.pgs.iter())
             ));
         }
         if self.record.state == ServerState::Up {
             let what = if self.disk.is_some() { "its server's process" } else { "its process" };
-            told.push(format!("  {what} runs, and ends"));
+            lines.push(format!("  {what} runs, and ends"));
         }
-        if told.is_empty() {
-            told.push("  nothing is lost by it".to_owned());
+        if lines.is_empty() {
+            lines.push("  nothing is lost by it".to_owned());
         }
-        told
+        lines
     }
 }
 

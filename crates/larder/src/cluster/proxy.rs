@@ -56,7 +56,7 @@ impl Handler<ProxyService> for ProxyFrontend {
         responder: Responder<ProxyService>,
     ) {
         if call == ProxyCall::Keys {
-            let reply = ProxyReply::Keys(self.keys.told());
+            let reply = ProxyReply::Keys(self.keys.taken());
             return responder.answer(&reply, bytes::Bytes::new());
         }
         if call == ProxyCall::Counts {
@@ -166,7 +166,7 @@ pub(super) async fn run(config: RoleConfig, mut context: RoleContext) -> Result<
     let (metrics, options) = (context.metrics.clone(), server_options(DRAIN_MAX));
     let server = Server::waiting(metrics, options, config.face()).map_err(RoleError::face)?;
     let (regions, mut stop) = (PublishedRegions::default(), context.stop.clone());
-    let mut serving = pin!(server.clone().serve(s3, async move { stop.told().await }));
+    let mut serving = pin!(server.clone().serve(s3, async move { stop.requested().await }));
     let mut certificate_expiry = pin!(stand_by(&server, s3_address, &regions, (config, context)));
     let outcome = tokio::select! {
         _drained = &mut serving => match server.has_begun() {
@@ -231,7 +231,7 @@ async fn stand_by(
     };
     let proxy = tokio::select! {
         proxy = ClusterProxy::begin(cluster) => Arc::new(proxy),
-        () = context.stop.told() => return Ok(()),
+        () = context.stop.requested() => return Ok(()),
     };
     // It is set once, here.
     let _first = shown_to_others.set(proxy.clone());
@@ -241,7 +241,7 @@ async fn stand_by(
         // Before anybody can put anything here that no journal would tell of.
         tokio::select! {
             agreed = gateway.agree() => agreed?,
-            () = context.stop.told() => return Ok(()),
+            () = context.stop.requested() => return Ok(()),
         }
     }
     tokio::spawn(coalesce_pieces(proxy.clone()));
@@ -263,7 +263,7 @@ async fn stand_by(
         root.show_once(&file);
     }
     server.begin(service);
-    if context.stop.is_told() {
+    if context.stop.is_requested() {
         return Ok(());
     }
     tracing::info!(server = %member.me, s3 = %s3_address, "the proxy has started");

@@ -31,8 +31,8 @@ const MOVES_REPORTED_MAX: usize = 20;
 /// Tells what moves and what is to, or pauses it, or lets it go on.
 pub(crate) fn run(command: &RebalanceCommand) -> ExitCode {
     finish(match command {
-        RebalanceCommand::Plan { config } => told(config, true),
-        RebalanceCommand::Status { config } => told(config, false),
+        RebalanceCommand::Plan { config } => report(config, true),
+        RebalanceCommand::Status { config } => report(config, false),
         RebalanceCommand::Pause { config } => paused(config, true),
         RebalanceCommand::Start { config } => paused(config, false),
     })
@@ -57,7 +57,7 @@ fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
     })
 }
 
-fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
+fn report(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
     let config = admin_client::config(config)?;
     runtime()?.block_on(async {
         let (endpoint, managers) = connect_as_manager(&config).await?;
@@ -177,8 +177,8 @@ fn moves(map: &Topology, seen: &BalanceOutlook) -> Vec<String> {
         let of = map.servers.values().find(|server| server.disks.contains_key(&disk));
         of.map_or_else(|| format!("disk {disk}"), |of| format!("disk {disk} of {}", of.name))
     };
-    let told = seen.next.iter().take(MOVES_REPORTED_MAX);
-    let mut lines: Vec<String> = told
+    let report = seen.next.iter().take(MOVES_REPORTED_MAX);
+    let mut lines: Vec<String> = report
         .map(|it| format!("  volume {}: from {} to {}", it.lv, place(it.from), place(it.to)))
         .collect();
     if let more @ 1.. = seen.next.len().saturating_sub(MOVES_REPORTED_MAX) {

@@ -159,7 +159,7 @@ impl RoleContext {
 /// Waits until the process, or the role, is told to stop.
 #[derive(Clone)]
 pub(crate) struct Stop {
-    told: watch::Receiver<bool>,
+    requested: watch::Receiver<bool>,
 }
 
 impl Stop {
@@ -171,7 +171,7 @@ impl Stop {
         let listen = |kind| signal(kind).map_err(RoleError::System);
         let (mut terminate, mut interrupt) =
             (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        let (tell, told) = watch::channel(false);
+        let (sender, requested) = watch::channel(false);
         tokio::spawn(async move {
             let mut ended = std::pin::pin!(async {
                 match lifeline {
@@ -179,7 +179,7 @@ impl Stop {
                     None => std::future::pending().await,
                 }
             });
-            let is_told = tokio::select! {
+            let is_requested = tokio::select! {
                 _ = terminate.recv() => {
                     tracing::info!("received SIGTERM: stopping");
                     true
@@ -193,7 +193,7 @@ impl Stop {
                     false
                 }
             };
-            if is_told {
+            if is_requested {
                 let again = async {
                     tokio::select! {
                         _ = terminate.recv() => {}
@@ -203,22 +203,22 @@ impl Stop {
                 };
                 leaving.give_notice(again).await;
             }
-            tell.send_replace(true);
+            sender.send_replace(true);
         });
-        Ok(Self { told })
+        Ok(Self { requested })
     }
 
     /// Stops once this is set.
-    pub(crate) fn when(told: watch::Receiver<bool>) -> Self {
-        Self { told }
+    pub(crate) fn when(requested: watch::Receiver<bool>) -> Self {
+        Self { requested }
     }
 
-    pub(crate) fn is_told(&self) -> bool {
-        *self.told.borrow()
+    pub(crate) fn is_requested(&self) -> bool {
+        *self.requested.borrow()
     }
 
-    pub(crate) async fn told(&mut self) {
+    pub(crate) async fn requested(&mut self) {
         // If the sender is gone, so is the runtime, or all of the machine.
-        drop(self.told.wait_for(|told| *told).await);
+        drop(self.requested.wait_for(|requested| *requested).await);
     }
 }

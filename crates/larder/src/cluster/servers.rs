@@ -63,7 +63,7 @@ pub(super) async fn manager(config: RoleConfig, mut context: RoleContext) -> Res
     let (me, map) = (manager.server(), manager.managers().clone());
     let observing = Observer::of(&manager).watch();
     tokio::select! {
-        () = context.stop.told() => Ok(manager.stop().await?),
+        () = context.stop.requested() => Ok(manager.stop().await?),
         never = observing => match never {},
         error = dismissed(&*map, |map| removal(map, me, &config.dir)) => {
             manager.stop().await?;
@@ -106,7 +106,7 @@ pub(super) async fn meta(config: RoleConfig, mut context: RoleContext) -> Result
             let managers = member.managers();
             let here = (&*disk, dir.as_path());
             tokio::select! {
-                () = context.stop.told() => return Ok(()),
+                () = context.stop.requested() => return Ok(()),
                 aside = set_index_aside(here, &*managers, (member.me, &stamp), &damage) => aside?,
             };
             open()?
@@ -125,7 +125,7 @@ pub(super) async fn meta(config: RoleConfig, mut context: RoleContext) -> Result
     let mut fatal = server.meta().fatal();
     let over = |map: &Topology| end_of_run(map, member.me, member.boot, &config.dir);
     let outcome = tokio::select! {
-        () = context.stop.told() => Ok(()),
+        () = context.stop.requested() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
         older = older_map => Err(older.into()),
         reason = fatal.wait_for(Option::is_some) => {
@@ -148,7 +148,7 @@ pub(super) async fn data(config: RoleConfig, mut context: RoleContext) -> Result
         DataNodeConfig { me: member.me, root: config.dir.clone(), data: config.data.clone() };
     let node = tokio::select! {
         node = DataNode::open(&node_config, member.boot, member.managers()) => node?,
-        () = context.stop.told() => return Ok(()),
+        () = context.stop.requested() => return Ok(()),
     };
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy, Role::Data]);
     let services = Services::new().with(callers, DataHandler::new(node.clone(), &member.endpoint));
@@ -165,7 +165,7 @@ pub(super) async fn data(config: RoleConfig, mut context: RoleContext) -> Result
         over.or_else(|| node.objection(map).map(RoleError::from))
     };
     let outcome = tokio::select! {
-        () = context.stop.told() => Ok(()),
+        () = context.stop.requested() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
         older = older_map => Err(older.into()),
         () = node.watch_disk() => unreachable!("it looks as long as it is asked to"),

@@ -138,7 +138,7 @@ struct Rebalancing {
     /// Milliseconds since 1970 from when on none begins, as an operator wants it.
     paused_ms: Option<u64>,
     #[serde(skip)]
-    told: Vec<String>,
+    reported: Vec<String>,
 }
 
 /// Prints the state of the cluster of a configuration; the exit code says whether all of it is well.
@@ -245,8 +245,9 @@ fn status(
         pg.members.first().into_iter().for_each(|primary| *leads.entry(*primary).or_default() += 1);
         pg.members.iter().for_each(|member| *member_of.entry(*member).or_default() += 1);
     }
-    let told = background.iter().filter_map(|it| Some((ServerId(it.server), it.space.as_ref()?)));
-    let space = Spaces::of(map, told, disk_free_space);
+    let reported =
+        background.iter().filter_map(|it| Some((ServerId(it.server), it.space.as_ref()?)));
+    let space = Spaces::of(map, reported, disk_free_space);
     let issues = HealthIssues::of(map, is_latest, &space, observed);
     let servers = map.servers.iter().map(|(id, record)| {
         let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, (&space, &issues)));
@@ -355,8 +356,8 @@ fn rebalancing(map: &Topology, disk_free_space: &DiskFreeSpace) -> Rebalancing {
     let (moving, left) = (seen.moving, seen.next.len());
     let moves = (moving + left > 0).then(|| rebalance::summary(&seen));
     let paused_ms = seen.paused_ms;
-    let told = moves.into_iter().chain(rebalance::is_paused(&seen)).collect();
-    Rebalancing { moving, left, paused_ms, told }
+    let reported = moves.into_iter().chain(rebalance::is_paused(&seen)).collect();
+    Rebalancing { moving, left, paused_ms, reported }
 }
 
 fn role_name(role: &ServerRole) -> &'static str {

@@ -155,9 +155,9 @@ fn ready_and_watch(
             Err(RecvTimeoutError::Timeout) => waiting.retain(|s3| !is_ready(s3)),
         }
     }
-    let told = announce(args, &report(layout, processes));
+    let announced = announce(args, &report(layout, processes));
     make::credentials(&args.dir)?.show_once(&args.dir.join(make::CREDENTIALS));
-    told.map_err(|source| DevError::File { path: "stdout".to_owned(), source })?;
+    announced.map_err(|source| DevError::File { path: "stdout".to_owned(), source })?;
     loop {
         match wakes.recv() {
             Ok(Woken::Signal) | Err(_) => return Ok(()),

@@ -27,7 +27,9 @@ pub(super) fn check(dir: &Path) -> Finding {
         .stdin(Stdio::null())
         .output();
     match asked {
-        Ok(told) if told.status.success() => kept(String::from_utf8_lossy(&told.stdout).trim()),
+        Ok(reported) if reported.status.success() => {
+            kept(String::from_utf8_lossy(&reported.stdout).trim())
+        }
         _ => Finding::warning(
             CHECK,
             "it cannot be told whether anything keeps it: timedatectl does not answer",
@@ -36,8 +38,8 @@ pub(super) fn check(dir: &Path) -> Finding {
     }
 }
 
-fn kept(told: &str) -> Finding {
-    match told {
+fn kept(reported: &str) -> Finding {
+    match reported {
         "yes" => Finding::ok(CHECK, "synchronized"),
         _ => Finding::warning(
             CHECK,

@@ -132,14 +132,14 @@ impl Keeper {
                 return Err(refused(refusal, &self.hint));
             }
             let proxies = cluster.taken(generation + 1).await;
-            let (told, is_kept) = self.whereabouts(draft, &new).await;
+            let (lines_of_servers, is_kept) = self.whereabouts(draft, &new).await;
             let (count, all) = (taking(&proxies, generation + 1), proxies.len());
             let mut lines = vec![format!(
                 "root's keys are rotated: generation {}, access key {}; {count} of {all} proxies take them",
                 generation + 1,
                 new.access_key
             )];
-            lines.extend(told);
+            lines.extend(lines_of_servers);
             lines.push(match keep {
                 Keep::Nothing => "all keys before are refused wherever the new ones are taken".to_owned(),
                 Keep::Current | Keep::OfFiles(_) => format!(
@@ -302,12 +302,12 @@ impl Keeper {
             }
             sleep(POLL_INTERVAL).await;
         }
-        let told = format!(
+        let lines_of_servers = format!(
             "BOTH OF ITS KEYS ARE IN {}: this machine's proxy has not written {}",
             draft.draft.display(),
             file.display()
         );
-        (Some(told), false)
+        (Some(lines_of_servers), false)
     }
 }
 

@@ -29,7 +29,7 @@ struct Locked<'a> {
     /// `None` if no process serves the store.
     now: Option<KeysStatus>,
     /// Lines about an earlier command.
-    told: Vec<String>,
+    notes: Vec<String>,
     _lock: File,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Locked<'a> {
         let root = credentials::read_kept(&path)?;
         // It may have changed before the lock.
         let now = if now.is_some() { self::now(dir)? } else { None };
-        Ok(Self { dir, path, root, now, told: Vec::new(), _lock: lock })
+        Ok(Self { dir, path, root, now, notes: Vec::new(), _lock: lock })
     }
 
     /// Has the process take the file where an earlier command was cut off before it could. Such a file has the pair that clients
@@ -62,7 +62,7 @@ impl<'a> Locked<'a> {
         let mut pairs = std::iter::once(&self.root.keys).chain(&self.root.previous);
         if pairs.any(|pair| pair.access_key == now.access_key) {
             self.now = self.reload()?;
-            self.told
+            self.notes
                 .push("the server takes what is in the file now: it had not read it".to_owned());
         } else if !at_once {
             return Err(KeysError::NotDone(format!(
@@ -122,10 +122,10 @@ fn lock(path: &Path) -> Result<File, KeysError> {
 
 /// The file, locked; `None` if another process has the lock for so long.
 fn locked(file: File, within: Duration) -> std::io::Result<Option<File>> {
-    let (tell, told) = mpsc::channel();
+    let (tell, notes) = mpsc::channel();
     // It ends with this process at the latest.
     std::thread::spawn(move || tell.send(file.lock().map(|()| file)));
-    told.recv_timeout(within).map_or(Ok(None), |locked| locked.map(Some))
+    notes.recv_timeout(within).map_or(Ok(None), |locked| locked.map(Some))
 }
 
 /// Refuses a link, which is an operator's, and with it the file that it leads to.
@@ -160,9 +160,9 @@ pub(super) fn rotate(dir: &Path, wanted: &NewKeys<'_>) -> Result<Done, KeysError
     let mut file = Locked::open(dir)?;
     file.settle(wanted.at_once)?;
     if file.root.previous.is_some() && !wanted.at_once {
-        let told = file.told.iter().map(|line| format!("{line}; ")).collect::<String>();
+        let notes = file.notes.iter().map(|line| format!("{line}; ")).collect::<String>();
         return Err(KeysError::NotDone(format!(
-            "{told}the earlier keys are still valid: retire them first (larder keys retire {})",
+            "{notes}the earlier keys are still valid: retire them first (larder keys retire {})",
             dir.display()
         )));
     }
@@ -178,7 +178,7 @@ pub(super) fn rotate(dir: &Path, wanted: &NewKeys<'_>) -> Result<Done, KeysError
         Some(_) => "the running server takes them",
         None => "no server runs: the next start takes them",
     };
-    let mut lines = file.told;
+    let mut lines = file.notes;
     lines.push(format!(
         "root's keys are rotated: {by_whom}. Both are in {}, access key {}",
         file.path.display(),
@@ -202,7 +202,7 @@ pub(super) fn retire(dir: &Path, yes: bool) -> Result<Done, KeysError> {
     if yes {
         file.settle(false)?;
     }
-    let mut lines = file.told.clone();
+    let mut lines = file.notes.clone();
     let Some(previous) = &file.root.previous else {
         lines.push("nothing to do: one pair of keys is taken".to_owned());
         return Ok(Done::all(lines));

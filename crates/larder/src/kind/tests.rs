@@ -329,18 +329,18 @@ fn a_store_with_what_wrong_commands_left_is_a_store() {
 fn an_unreadable_marker_is_reported_with_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let marker = dir.path().join(MARKER);
-    let told = || check(dir.path(), Kind::Store).unwrap_err().to_string();
+    let refusal = || check(dir.path(), Kind::Store).unwrap_err().to_string();
     fs::write(&marker, "").unwrap();
-    assert!(told().contains("is empty: delete it"), "{}", told());
+    assert!(refusal().contains("is empty: delete it"), "{}", refusal());
     fs::write(&marker, "version = 2\nkind = \"pantry\"\nshelf = 7\n").unwrap();
-    assert!(told().contains("it has version 2, this release knows 1"), "{}", told());
+    assert!(refusal().contains("it has version 2, this release knows 1"), "{}", refusal());
     fs::write(&marker, "version = 1\nkind = \"backend\"\nid = \"00c0ffee00c0ffee\"\n").unwrap();
-    assert!(told().contains("cannot be read"), "{}", told());
+    assert!(refusal().contains("cannot be read"), "{}", refusal());
     fs::remove_file(&marker).unwrap();
     // Not by a program: until it runs, it would hold the locks of tests beside this one.
     let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
     rustix::fs::mknodat(rustix::fs::CWD, &marker, fifo, mode, 0).unwrap();
-    assert!(told().contains("it is not a file"), "{}", told());
+    assert!(refusal().contains("it is not a file"), "{}", refusal());
 }
 
 #[test]

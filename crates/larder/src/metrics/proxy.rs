@@ -209,7 +209,7 @@ impl RoleMetrics for ProxyMetrics {
         let inactive = map.pgs.iter().filter(|pg| !pg.is_active()).count();
         let members = map.founded.map_or(0, |(_, settings)| settings.members);
         let degraded = map.pgs.iter().filter(|pg| pg.members.len() < usize::from(members)).count();
-        let of_keys = |told: fn(&ProxyKeys) -> f64| self.keys.as_deref().map_or(0.0, told);
+        let of_keys = |reported: fn(&ProxyKeys) -> f64| self.keys.as_deref().map_or(0.0, reported);
         vec![
             ("map_version", "Version of the map that this process has", map.version.0 as f64),
             (

@@ -70,8 +70,12 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "Changes of other regions that could not be taken, and are asked for again",
             load(&counters.failed),
         ),
-        ("region_entries_told", "Changes that other regions fetched here", load(&counters.told)),
-        ("region_entries_told_bytes", "Bytes of their objects", load(&counters.told_bytes)),
+        (
+            "region_entries_told",
+            "Changes that other regions fetched here",
+            load(&counters.entries_sent),
+        ),
+        ("region_entries_told_bytes", "Bytes of their objects", load(&counters.sent_bytes)),
         (
             "region_misses",
             "Keys that clients asked for, that were not here, and that other regions were asked for",

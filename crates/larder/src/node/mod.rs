@@ -153,7 +153,7 @@ async fn serve(
         }
         None => tokio::select! {
             entered = enter_cluster(dir, config, name, &port) => entered?,
-            () = stop.told() => return Ok(()),
+            () = stop.requested() => return Ok(()),
         },
     };
     let (machines, listen) = (config.peers.len(), &config.listen);

@@ -64,17 +64,17 @@ pub(super) async fn run_until_stopped(
     let secret = secret_for_others(machine.config);
     let colocated = Arc::new(Colocated::default());
     for role in machine.roles() {
-        let (tell, told) = watch::channel(false);
+        let (tell, stopped) = watch::channel(false);
         stops.insert(role, tell);
         let on_started = machine.on_started(role, secret.clone())?;
         let (house, metrics) = ((machine.port.clone(), colocated.clone()), machine.metrics.clone());
-        let context = RoleContext::shared(Stop::when(told), house, metrics, on_started);
+        let context = RoleContext::shared(Stop::when(stopped), house, metrics, on_started);
         let config = machine.role(role);
         running.spawn(async move { (role, cluster::serve(role, config, context).await) });
     }
     let outcome = loop {
         tokio::select! {
-            () = stop.told() => break Ok(()),
+            () = stop.requested() => break Ok(()),
             error = &mut returned => break Err(error),
             ended = running.join_next() => match ended.map(|ended| role_ended(ended, &mut stops)) {
                 Some(Ok(())) => {}

@@ -26,14 +26,14 @@ impl Watch {
 
     /// Until the process ends.
     pub(super) async fn run(mut self, managers: Arc<ManagersClient>) {
-        let (mut versions, mut told) = (managers.versions(), None);
+        let (mut versions, mut last_logged) = (managers.versions(), None);
         loop {
             let map = managers.map();
             if map.founded.is_some() {
                 let differences = differences(&map, &self.peers);
-                if told.as_ref() != Some(&differences) {
+                if last_logged.as_ref() != Some(&differences) {
                     differences.log();
-                    told = Some(differences);
+                    last_logged = Some(differences);
                 }
                 self.keep_managers(&map).await;
             }

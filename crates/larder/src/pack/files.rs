@@ -32,9 +32,9 @@ pub(super) fn start(
     runtime: &Handle,
 ) -> Result<Option<Mounted<Packer>>, WorkerError> {
     let Some(MountArg { bucket, path }) = args.mount.clone() else { return Ok(None) };
-    let told = format!("The bucket {bucket} is mounted on {}", path.display());
+    let line = format!("The bucket {bucket} is mounted on {}", path.display());
     let config = MountConfig { bucket, path, drafts: args.dir.join(DRAFTS) };
     let mounted = mount(packer.clone(), config, runtime.clone())?;
-    eprintln!("{told}");
+    eprintln!("{line}");
     Ok(Some(mounted))
 }

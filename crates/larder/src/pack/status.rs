@@ -71,13 +71,15 @@ fn of_workers(workers: &WorkersStatus) -> String {
         "other workers", "seen", "heard", "bytes behind", "not uploaded"
     );
     for other in &workers.others {
-        let heard = other.unheard_ms.map_or_else(|| "never".to_owned(), seconds);
+        let received = other.unheard_ms.map_or_else(|| "never".to_owned(), seconds);
         let address = other.address.as_deref().unwrap_or("-");
         let (seen, behind) = (seconds(other.unseen_ms), other.behind_bytes);
         let (name, waiting) = (&other.name, other.not_uploaded);
         // Writing into a string does not fail.
-        let _ok =
-            writeln!(out, "{name:16} {seen:>12} {heard:>12} {behind:>14} {waiting:>14}  {address}");
+        let _ok = writeln!(
+            out,
+            "{name:16} {seen:>12} {received:>12} {behind:>14} {waiting:>14}  {address}"
+        );
     }
     out
 }

@@ -23,7 +23,7 @@ pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
     let dir = &args.dir;
     let members = live_members(dir)?;
     let Some(name) = args.bucket.as_deref() else {
-        let status = heard(dir)?;
+        let status = region_status(dir)?;
         let homes = status.homes.iter();
         homes.for_each(|known| println!("{}", describe(&members, &known.bucket, Some(known))));
         return Ok(exit::OK);
@@ -31,7 +31,7 @@ pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
     let bucket = BucketName::new(name).map_err(|_| RegionError::NoBucket(name.to_owned()))?;
     let wanted = match args.place {
         None => {
-            println!("{}", describe(&members, name, of(&heard(dir)?, name)));
+            println!("{}", describe(&members, name, of(&region_status(dir)?, name)));
             return Ok(exit::OK);
         }
         Some(Place::Here) if args.all_writes => Order::Here(HomeScope::Writes),
@@ -43,7 +43,7 @@ pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
     runtime.map_err(RegionError::System)?.block_on(outcome(dir, &members, name, wanted))
 }
 
-fn heard(dir: &Path) -> Result<RegionStatus, RegionError> {
+fn region_status(dir: &Path) -> Result<RegionStatus, RegionError> {
     let status = RegionStatus::read(dir)?.filter(RegionStatus::is_fresh);
     status.ok_or_else(|| RegionError::Silent(dir.to_owned()))
 }

@@ -367,31 +367,31 @@ fn remove(args: &NamedArgs, yes: bool) -> Result<u8, RegionError> {
         members.remove(&args.name)?;
         unreachable!("a name that no region has was refused");
     };
-    let mut told = loss(&args.dir, &peer)?;
+    let mut lines = loss(&args.dir, &peer)?;
     if yes {
         larder_link::change(&args.dir, |members| members.remove(&args.name))?;
-        told.insert(0, format!("region {} ({}) is removed for good:", peer.number, peer.name));
+        lines.insert(0, format!("region {} ({}) is removed for good:", peer.number, peer.name));
     } else {
-        told.insert(
+        lines.insert(
             0,
             format!("region {} ({}) would be removed for good:", peer.number, peer.name),
         );
-        told.push("nothing was changed: to do it, add --yes".to_owned());
+        lines.push("nothing was changed: to do it, add --yes".to_owned());
     }
-    println!("{}", told.join("\n"));
+    println!("{}", lines.join("\n"));
     Ok(exit::OK)
 }
 
 /// Lists what is lost with a region.
 fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
-    let mut told = vec![
+    let mut lines = vec![
         "  the other regions take nothing from it any more, and give it nothing; what it has stays there".to_owned(),
     ];
     let status = RegionStatus::read(dir)?.filter(RegionStatus::is_fresh);
     let known = status.iter().flat_map(|status| &status.peers);
-    told.push(lacking({ known }.find(|it| it.number == peer.number)));
-    told.push("  its local buckets, which no other region has, are lost with it".to_owned());
-    told.push(
+    lines.push(lacking({ known }.find(|it| it.number == peer.number)));
+    lines.push("  its local buckets, which no other region has, are lost with it".to_owned());
+    lines.push(
         "  buckets that wait for more regions than are left get 503 until `larder region policy` is lowered"
             .to_owned(),
     );
@@ -400,7 +400,7 @@ fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
     };
     let homes: Vec<_> = status.iter().flat_map(|status| &status.homes).filter(is_home).collect();
     if let Some(first) = homes.first() {
-        told.push(format!(
+        lines.push(format!(
             "  it is the home of {} buckets, such as {}: these take no changes with conditions until `larder region home` gives them \
              a new one",
             homes.len(),
@@ -408,9 +408,9 @@ fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
         ));
     }
     if peer.number == RegionId(1) {
-        told.push("  it gives the others their numbers: no region can join afterwards".to_owned());
+        lines.push("  it gives the others their numbers: no region can join afterwards".to_owned());
     }
-    Ok(told)
+    Ok(lines)
 }
 
 /// Says what is lost of a region's changes, as far as it is known.

@@ -61,7 +61,7 @@ impl ProxyKeys {
     }
 
     /// The keys that are taken, for a command.
-    pub(crate) fn told(&self) -> KeysTaken {
+    pub(crate) fn taken(&self) -> KeysTaken {
         let previous = self.keys.previous_use().map(|used| PreviousTaken {
             requests: used.requests,
             last_s: used.last.map(|last| last.as_secs()),
@@ -207,15 +207,15 @@ mod tests {
         let root = credentials::load_file(&file).unwrap();
         let keys = ProxyKeys::new(&root, &file, is_own(&file));
         keys.take(&Topology::default());
-        assert_eq!((keys.told().access_key, keys.generation()), (root.keys.access_key, 0));
+        assert_eq!((keys.taken().access_key, keys.generation()), (root.keys.access_key, 0));
         keys.take(&map(2, "b", Some("a")));
         keys.take(&map(1, "z", None));
-        let told = keys.told();
-        assert_eq!((told.generation, &*told.access_key), (2, "b-access"));
-        assert_eq!(told.previous, Some(PreviousTaken { requests: 0, last_s: None }));
+        let reported = keys.taken();
+        assert_eq!((reported.generation, &*reported.access_key), (2, "b-access"));
+        assert_eq!(reported.previous, Some(PreviousTaken { requests: 0, last_s: None }));
         kept(&keys, "b-access").await;
         keys.take(&map(3, "b", None));
-        assert_eq!((keys.generation(), keys.told().previous), (3, None));
+        assert_eq!((keys.generation(), keys.taken().previous), (3, None));
     }
 
     #[test]
@@ -227,15 +227,15 @@ mod tests {
         assert!(!is_own(&link) && is_own(&file));
         let named = ProxyKeys::new(&root, &file, false);
         named.take(&map(1, "b", None));
-        assert_eq!(named.told().access_key, "b-access");
+        assert_eq!(named.taken().access_key, "b-access");
         assert_eq!(access_key(&file), root.keys.access_key, "another keeps it");
         let given = Root { from_file: false, ..root };
         let fixed = ProxyKeys::new(&given, &file, true);
         fixed.take(&map(1, "b", None));
-        let told = fixed.told();
-        assert_eq!((told.access_key, told.is_fixed), (given.keys.access_key, true));
-        assert_eq!(told.generation, 0, "those of the managers are not in force");
-        assert_eq!(access_key(&file), fixed.told().access_key);
+        let reported = fixed.taken();
+        assert_eq!((reported.access_key, reported.is_fixed), (given.keys.access_key, true));
+        assert_eq!(reported.generation, 0, "those of the managers are not in force");
+        assert_eq!(access_key(&file), fixed.taken().access_key);
     }
 
     #[test]

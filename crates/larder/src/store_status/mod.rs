@@ -83,17 +83,17 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
             runtime.block_on(async { sleep(WATCH_PAUSE).await });
             continue;
         }
-        let told = runtime.block_on(socket::ask(dir, SocketRequest::Status))?;
+        let reply = runtime.block_on(socket::ask(dir, SocketRequest::Status))?;
         let failed = |error: serde_json::Error| {
             let reason =
                 format!("{error}; the server runs another release: restart it, or ask with --json");
             StatusError::NoAnswer { dir: dir.display().to_string(), reason }
         };
-        let Outcome { is_well } = serde_json::from_slice(&told).map_err(failed)?;
+        let Outcome { is_well } = serde_json::from_slice(&reply).map_err(failed)?;
         let is_read = if args.json {
-            print(args, |out| out.write_all(&told).and_then(|()| writeln!(out)))?
+            print(args, |out| out.write_all(&reply).and_then(|()| writeln!(out)))?
         } else {
-            let document: Document = serde_json::from_slice(&told).map_err(failed)?;
+            let document: Document = serde_json::from_slice(&reply).map_err(failed)?;
             print(args, |out| text::write_text(out, &document, now_ms()))?
         };
         if !args.watch || !is_read {
@@ -107,8 +107,8 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
 pub(crate) fn usage(dir: &Path) -> Result<Usage, StatusError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StatusError::System)?;
-    let told = runtime.block_on(socket::ask(dir, SocketRequest::Status))?;
-    serde_json::from_slice(&told).map(Document::usage).map_err(|error| StatusError::NoAnswer {
+    let reply = runtime.block_on(socket::ask(dir, SocketRequest::Status))?;
+    serde_json::from_slice(&reply).map(Document::usage).map_err(|error| StatusError::NoAnswer {
         dir: dir.display().to_string(),
         reason: format!("{error}; the server runs another release: restart it"),
     })
@@ -116,14 +116,14 @@ pub(crate) fn usage(dir: &Path) -> Result<Usage, StatusError> {
 
 /// Prints the counts of a store; false if nobody reads on.
 fn show_breakdown(dir: &Path, args: &StatusArgs, runtime: &Runtime) -> Result<bool, StatusError> {
-    let told = runtime.block_on(socket::ask(dir, SocketRequest::Breakdown))?;
+    let reply = runtime.block_on(socket::ask(dir, SocketRequest::Breakdown))?;
     let counts: CountsStatus =
-        serde_json::from_slice(&told).map_err(|error| StatusError::NoAnswer {
+        serde_json::from_slice(&reply).map_err(|error| StatusError::NoAnswer {
             dir: dir.display().to_string(),
             reason: format!("{error}; the server runs another release: restart it"),
         })?;
-    let told = ServerCounts { name: dir.display().to_string(), role: "store", counts: Ok(counts) };
-    let all = Breakdown::of(true, vec![told]);
+    let reply = ServerCounts { name: dir.display().to_string(), role: "store", counts: Ok(counts) };
+    let all = Breakdown::of(true, vec![reply]);
     print(args, |out| match args.json {
         true => {
             serde_json::to_writer(&mut *out, &all).map_err(Error::from).and_then(|()| writeln!(out))

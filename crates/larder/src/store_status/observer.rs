@@ -254,7 +254,7 @@ impl Observer {
 }
 
 impl State for Arc<Observer> {
-    fn told(&self) -> BoxFuture<'_, Option<Bytes>> {
+    fn state_json(&self) -> BoxFuture<'_, Option<Bytes>> {
         let observer = self.clone();
         async move {
             // It takes the locks of all groups, and asks the file system.

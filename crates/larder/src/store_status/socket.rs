@@ -209,16 +209,16 @@ pub(crate) fn request_keys(
     asked: SocketRequest,
 ) -> Result<Option<KeysStatus>, StatusError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let told = runtime.map_err(StatusError::System)?.block_on(ask(dir, asked));
-    let told = match told {
+    let reply = runtime.map_err(StatusError::System)?.block_on(ask(dir, asked));
+    let reply = match reply {
         Err(StatusError::NotRunning { .. }) => return Ok(None),
-        told => told?,
+        reply => reply?,
     };
     let failed = |error: serde_json::Error| StatusError::NoAnswer {
         dir: dir.display().to_string(),
         reason: format!("{error}; the server runs another release: restart it"),
     };
-    serde_json::from_slice(&told).map(Some).map_err(failed)
+    serde_json::from_slice(&reply).map(Some).map_err(failed)
 }
 
 /// Asks the process that serves the store in a directory.
@@ -236,9 +236,9 @@ pub(super) async fn ask(dir: &Path, asked: SocketRequest) -> Result<Vec<u8>, Sta
         }
         Err(error) => return Err(failed(error)),
     };
-    let told = timeout(ASKED_MAX, exchange(stream, asked)).await;
-    let told = told.unwrap_or_else(|_| Err(format!("nothing within {} s", ASKED_MAX.as_secs())));
-    told.map_err(|reason| StatusError::NoAnswer { dir: name(), reason })
+    let reply = timeout(ASKED_MAX, exchange(stream, asked)).await;
+    let reply = reply.unwrap_or_else(|_| Err(format!("nothing within {} s", ASKED_MAX.as_secs())));
+    reply.map_err(|reason| StatusError::NoAnswer { dir: name(), reason })
 }
 
 async fn exchange(stream: UnixStream, asked: SocketRequest) -> Result<Vec<u8>, String> {

@@ -5,10 +5,13 @@ use larder_identity::Role;
 use crate::process::{Scratch, a_free_address, a_token, leaves_nothing};
 
 /// Each start with this one setting wrong leaves nothing, and says which it is.
-fn refuses(words: &[&str], dir: &str, told: &[&str]) {
+fn refuses(words: &[&str], dir: &str, expected: &[&str]) {
     for said in leaves_nothing(words, &[], dir) {
         let is_sentence = said.starts_with("error: ") && said.lines().count() == 1;
-        assert!(is_sentence && told.iter().all(|told| said.contains(told)), "{words:?}: {said}");
+        assert!(
+            is_sentence && expected.iter().all(|expected| said.contains(expected)),
+            "{words:?}: {said}"
+        );
     }
 }
 
@@ -29,13 +32,13 @@ fn a_taken_port_of_a_machine_is_named_and_nothing_is_made() {
     let one = scratch.file("larder.toml", "copies = 1");
     let free = a_free_address();
     let head = ["server", &dir, "--config", &one, "--secret-file", &secret];
-    for (name, listen, metrics, told) in [
+    for (name, listen, metrics, expected) in [
         (&taken, "127.0.0.1:0", "off", "--peer"),
         (&free, &taken, "off", "--listen"),
         (&free, "127.0.0.1:0", &taken, "--metrics-listen"),
     ] {
         let ports = ["--peer", name, "--listen", listen, "--metrics-listen", metrics];
-        refuses(&[&head[..], &ports].concat(), &dir, &[&taken, told]);
+        refuses(&[&head[..], &ports].concat(), &dir, &[&taken, expected]);
     }
 }
 
@@ -45,11 +48,11 @@ fn a_taken_port_of_a_worker_is_named_and_nothing_is_made() {
     let (dir, taken, blobs) = (scratch.path("dir"), scratch.taken(), scratch.path("blobs"));
     let backend = format!("file://{blobs}");
     let head = ["pack", &dir, "--backend", &backend];
-    for (listen, metrics, told) in
+    for (listen, metrics, expected) in
         [(&*taken, "off", "--listen"), ("127.0.0.1:0", &taken, "--metrics-listen")]
     {
         let ports = ["--listen", listen, "--metrics-listen", metrics];
-        refuses(&[&head[..], &ports].concat(), &dir, &[&taken, told]);
+        refuses(&[&head[..], &ports].concat(), &dir, &[&taken, expected]);
         assert!(!std::path::Path::new(&blobs).exists(), "it made the backend");
     }
 }
@@ -74,8 +77,8 @@ fn a_taken_port_of_a_role_is_named_and_nothing_is_made() {
                 a_token(role),
             );
             let config = scratch.file("role.toml", &lines);
-            let told = format!("set {field}\n");
-            refuses(&[name, "--config", &config], &dir, &[&taken, &told]);
+            let expected = format!("set {field}\n");
+            refuses(&[name, "--config", &config], &dir, &[&taken, &expected]);
         }
     }
 }

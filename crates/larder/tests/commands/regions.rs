@@ -76,8 +76,9 @@ fn joined(scratch: &Scratch, first: &str, name: &str) -> String {
     let dir = a_store(scratch, name);
     let token = done(&["region", "token", first]);
     let address = a_free_address();
-    let told = done(&["region", "join", &dir, token.trim(), "--name", name, "--listen", &address]);
-    assert!(told.contains("start (or restart) its server"), "{told}");
+    let printed =
+        done(&["region", "join", &dir, token.trim(), "--name", name, "--listen", &address]);
+    assert!(printed.contains("start (or restart) its server"), "{printed}");
     dir
 }
 
@@ -88,9 +89,9 @@ fn stores_become_regions_that_know_each_other() {
     let listen = a_free_address();
     let advertise = ["--advertise", "eu.example.org:7001"];
     let create = ["region", "create", &dir, "--name", "eu", "--listen", &listen];
-    let told = done(&[&create[..], &advertise].concat());
-    assert!(told.contains("is region 1 (eu), reached at eu.example.org:7001"), "{told}");
-    assert!(told.contains(&format!("listens for other regions on {listen}")), "{told}");
+    let printed = done(&[&create[..], &advertise].concat());
+    assert!(printed.contains("is region 1 (eu), reached at eu.example.org:7001"), "{printed}");
+    assert!(printed.contains(&format!("listens for other regions on {listen}")), "{printed}");
     let text = done(&["region", "list", &dir]);
     let line: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(line[..5], ["1", "eu", "eu.example.org:7001", "this", "one"]);
@@ -209,8 +210,11 @@ fn regions_are_paused_resumed_and_removed() {
     let of = |what: &str| listed(&first)[1][what].clone();
     let unknown = refused(&["region", "pause", &first, "x"], 2);
     assert!(unknown.contains("no other region is named \"x\"; there is two"), "{unknown}");
-    let told = done(&["region", "pause", &first, "two"]);
-    assert!(told.contains("nothing is pulled from two until `larder region resume"), "{told}");
+    let printed = done(&["region", "pause", &first, "two"]);
+    assert!(
+        printed.contains("nothing is pulled from two until `larder region resume"),
+        "{printed}"
+    );
     assert!(done(&["region", "pause", &first, "two"]).contains("nothing to do"));
     assert_eq!((of("paused"), listed(&second)[0]["paused"].clone()), (true.into(), false.into()));
     assert!(done(&["region", "list", &first]).contains("paused"));
@@ -218,13 +222,13 @@ fn regions_are_paused_resumed_and_removed() {
     assert_eq!(of("paused"), false);
 
     let before = contents(Path::new(&first));
-    let told = done(&["region", "remove", &first, "two"]);
-    assert!(told.contains("would be removed") && told.contains("add --yes"), "{told}");
+    let printed = done(&["region", "remove", &first, "two"]);
+    assert!(printed.contains("would be removed") && printed.contains("add --yes"), "{printed}");
     assert!(before == contents(Path::new(&first)));
-    let told = done(&["region", "remove", &second, "one"]);
-    assert!(told.contains("no region can join afterwards"), "{told}");
-    let told = done(&["region", "remove", &first, "two", "--yes"]);
-    assert!(told.contains("region 2 (two) is removed for good"), "{told}");
+    let printed = done(&["region", "remove", &second, "one"]);
+    assert!(printed.contains("no region can join afterwards"), "{printed}");
+    let printed = done(&["region", "remove", &first, "two", "--yes"]);
+    assert!(printed.contains("region 2 (two) is removed for good"), "{printed}");
     assert_eq!(of("removed"), true);
     let gone = refused(&["region", "remove", &first, "two", "--yes"], 2);
     assert!(gone.contains("there is none"), "{gone}");

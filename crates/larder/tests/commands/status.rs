@@ -30,11 +30,14 @@ fn a_running_store_reports_its_status() {
     assert_eq!(shown.status.code(), Some(0), "{shown:?}");
     assert!(lines[0].starts_with("well: 0 % of "), "{lines:?}");
     assert!(lines.contains(&"buckets: 0, with 0 objects of 0 B, each counted once"), "{lines:?}");
-    let told = status(&[&dir, "--json"]);
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
-    let verdict = told["verdict"].as_str().unwrap();
+    let printed = status(&[&dir, "--json"]);
+    let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    let verdict = printed["verdict"].as_str().unwrap();
     assert!(verdict.starts_with("well: 0 % of "), "{verdict}");
-    assert_eq!((&told["is_well"], &told["is_ready"]), (&Value::Bool(true), &Value::Bool(true)));
+    assert_eq!(
+        (&printed["is_well"], &printed["is_ready"]),
+        (&Value::Bool(true), &Value::Bool(true))
+    );
     let usage = |words: &[&str]| {
         let all = [&["bucket", "usage", &dir], words].concat();
         Command::new(env!("CARGO_BIN_EXE_larder")).args(all).output().unwrap()
@@ -47,9 +50,9 @@ fn a_running_store_reports_its_status() {
     let missing = usage(&["--bucket", "photos"]);
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
     assert_eq!(text(&missing.stderr), "error: there is no bucket \"photos\"\n");
-    let space = |field: &str| told["space"][field].as_u64().unwrap();
+    let space = |field: &str| printed["space"][field].as_u64().unwrap();
     assert_eq!(space("bytes"), space("used") + space("waiting") + space("free") + space("unknown"));
-    assert!(space("free") > 0, "{told}");
+    assert!(space("free") > 0, "{printed}");
     end(server);
 }
 
@@ -108,8 +111,8 @@ fn doctor(words: &[&str]) -> Output {
 }
 
 /// The finding of a check, by its name.
-fn found(told: &Output, check: &str) -> Value {
-    let all: Vec<Value> = serde_json::from_slice(&told.stdout).unwrap();
+fn found(printed: &Output, check: &str) -> Value {
+    let all: Vec<Value> = serde_json::from_slice(&printed.stdout).unwrap();
     all.into_iter().find(|it| it["check"] == check).unwrap()
 }
 
@@ -120,21 +123,21 @@ fn a_machine_is_examined_before_the_start_and_while_it_serves() {
     let settings = |listen: &str| {
         scratch.file("larder.toml", &format!("listen = {listen:?}\nmetrics_listen = \"off\"\n"))
     };
-    let told = doctor(&[&dir, "--config", &settings(&free), "--json"]);
-    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    let printed = doctor(&[&dir, "--config", &settings(&free), "--json"]);
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     assert!(!Path::new(&dir).exists(), "it made the directory");
-    let told = doctor(&[&dir, "--config", &settings(&taken), "--json"]);
-    assert_eq!(told.status.code(), Some(1), "{told:?}");
-    assert_eq!(found(&told, "S3 address")["grade"], "fault");
+    let printed = doctor(&[&dir, "--config", &settings(&taken), "--json"]);
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert_eq!(found(&printed, "S3 address")["grade"], "fault");
 
     let config = settings(&free);
     let words = ["server", &dir, "--config", &config];
     let mut server = start(&words, &[]);
     assert!(outcome(&mut server).served);
-    let told = doctor(&[&dir, "--config", &config, "--json"]);
-    assert_eq!(told.status.code(), Some(0), "{told:?}");
-    assert!(found(&told, "S3 address")["saw"].as_str().unwrap().contains("a server runs here"));
-    assert!(found(&told, "directory")["saw"].as_str().unwrap().contains("a single node"));
+    let printed = doctor(&[&dir, "--config", &config, "--json"]);
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(found(&printed, "S3 address")["saw"].as_str().unwrap().contains("a server runs here"));
+    assert!(found(&printed, "directory")["saw"].as_str().unwrap().contains("a single node"));
     end(server);
 }
 
@@ -148,14 +151,14 @@ fn a_machine_of_a_cluster_is_examined_with_its_peers() {
         "listen = \"127.0.0.1:0\"\nmetrics_listen = \"off\"\npeers = {peers}\nme = {me:?}\nsecret_file = {secret:?}\n"
     );
     let config = scratch.file("larder.toml", &settings);
-    let told = doctor(&[&dir, "--config", &config]);
-    let said = text(&told.stdout);
-    assert_eq!(told.status.code(), Some(0), "{said}");
+    let printed = doctor(&[&dir, "--config", &config]);
+    let said = text(&printed.stdout);
+    assert_eq!(printed.status.code(), Some(0), "{said}");
     assert!(said.contains(&format!("WARNING  peer         {other} does not answer")), "{said}");
     assert!(said.contains(&format!("ok       peer         {taken} answers")), "{said}");
     assert!(said.contains(&format!("{secret} is one")), "{said}");
     fs::write(&secret, "nonsense").unwrap();
-    let told = doctor(&[&dir, "--config", &config]);
-    assert_eq!(told.status.code(), Some(1), "{told:?}");
-    assert!(text(&told.stdout).contains("FAULT    secret"), "{told:?}");
+    let printed = doctor(&[&dir, "--config", &config]);
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(text(&printed.stdout).contains("FAULT    secret"), "{printed:?}");
 }

@@ -31,9 +31,9 @@ fn what_two_know_is_joined_and_a_removal_wins() {
     members.merge(&[known(2, "b"), known(3, "c")]).unwrap();
     assert!(members.peer(RegionId(2)).unwrap().paused, "others do not say what is paused here");
     assert!(members.peer(RegionId(3)).is_none(), "what was removed stays so");
-    let told = members.exchanged();
+    let reported = members.exchanged();
     assert_eq!(
-        told.iter().map(|it| (it.number.0, it.removed)).collect::<Vec<_>>(),
+        reported.iter().map(|it| (it.number.0, it.removed)).collect::<Vec<_>>(),
         [(1, false), (2, false), (3, true)]
     );
     let gone = Known { removed: true, ..known(1, "here") };

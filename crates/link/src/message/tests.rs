@@ -274,7 +274,7 @@ fn mark() -> Mark {
     Mark { bucket: BucketId(300), epoch: Epoch(2) }
 }
 
-fn told() -> IdsReply {
+fn reported() -> IdsReply {
     let ids = vec![(OpSeq(300), entry().id(name(Slot::Null)))];
     let batch = Batch { ids, token: token(300), last: OpSeq(400), left: (7, 9000) };
     let void = |why| Void { why, resume: token(500) };
@@ -311,7 +311,7 @@ fn messages_have_golden_bytes() {
     let mut all: Vec<_> = requests().iter().map(|(what, it)| written(what, it)).collect();
     let hello = Hello { number: RegionId(2), pg_count: 256, now_ms: 1_800_000_000_000 };
     all.push(written("answer to hello", &hello));
-    all.push(written("answer to ask", &told()));
+    all.push(written("answer to ask", &reported()));
     all.push(written("answer to walk", &walked()));
     all.push(written("answer to list", &listed()));
     all.push(written("answer to keys", &KeysReply::Keys(keys_reply())));
@@ -445,7 +445,7 @@ proptest! {
     #[test]
     fn spoiled_messages_are_refused(which in 0..23_usize, at in any::<prop::sample::Index>(), with in any::<u8>()) {
         let mut all: Vec<_> = requests().iter().map(|(_, it)| encode(it)).collect();
-        all.extend([encode(&told()), encode(&walked()), encode(&listed())]);
+        all.extend([encode(&reported()), encode(&walked()), encode(&listed())]);
         let bytes = &mut all[which];
         let at = at.index(bytes.len());
         bytes[at] = with;

@@ -60,10 +60,10 @@ async fn status(address: &Address, tls: Arc<ClientConfig>, bytes: &[u8]) -> Opti
     tcp.set_nodelay(true).ok()?;
     let mut stream = TlsConnector::from(tls).connect(no_name(), tcp).await.ok()?;
     stream.write_all(bytes).await.ok()?;
-    let mut heard = vec![0; 4096];
+    let mut received = vec![0; 4096];
     // Of a request that is not complete the answering end waits for more.
-    let len = timeout(TIMEOUT, stream.read(&mut heard)).await.ok()?.ok()?;
-    let text = String::from_utf8_lossy(&heard[..len]);
+    let len = timeout(TIMEOUT, stream.read(&mut received)).await.ok()?.ok()?;
+    let text = String::from_utf8_lossy(&received[..len]);
     text.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
 }
 
@@ -177,8 +177,8 @@ async fn spoiled_answers_end_no_region() {
             let (tcp, _) = socket.accept().await.unwrap();
             tcp.set_nodelay(true).unwrap();
             let Ok(mut stream) = acceptor.accept(tcp).await else { return };
-            let mut heard = vec![0; 64 * 1024];
-            drop(stream.read(&mut heard).await);
+            let mut received = vec![0; 64 * 1024];
+            drop(stream.read(&mut received).await);
             drop(stream.write_all(&bytes).await);
             drop(stream.shutdown().await);
         };

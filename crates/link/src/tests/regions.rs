@@ -30,9 +30,9 @@ async fn a_region_joins_with_a_token_and_both_send_requests() {
     let hello = second.to(&first).hello().await.unwrap();
     assert_eq!(hello, Hello { number: RegionId(1), pg_count: 256, now_ms: 7 });
     assert_eq!(first.to(&second).hello().await.unwrap().number, RegionId(2));
-    let told = second.to(&first).query_ids(ask()).await.unwrap();
-    assert_eq!(told.buckets, [(BucketId(1), bucket())]);
-    assert!(told.pgs[0].1.is_err());
+    let reported = second.to(&first).query_ids(ask()).await.unwrap();
+    assert_eq!(reported.buckets, [(BucketId(1), bucket())]);
+    assert!(reported.pgs[0].1.is_err());
     let range = larder_protocol::region::Range { from: vec![1], to: None };
     let walk = Walk { range: range.clone() };
     assert_eq!(second.to(&first).walk(walk).await.unwrap().summed.rest, Some(range.clone()));
@@ -82,13 +82,13 @@ pub(super) fn keys_ask(bucket: BucketName) -> crate::Keys {
 #[tokio::test]
 async fn a_region_sends_keys_and_unrequested_ones_are_refused() {
     let (first, second) = two(How::Bytes(10)).await;
-    let told = second.to(&first).keys(keys_ask(bucket())).await.unwrap();
-    assert!(matches!(told, crate::KeysReply::Keys(answer) if answer.keys.len() == 2));
+    let reported = second.to(&first).keys(keys_ask(bucket())).await.unwrap();
+    assert!(matches!(reported, crate::KeysReply::Keys(answer) if answer.keys.len() == 2));
     let other = BucketName::new("other").unwrap();
     assert_eq!(second.to(&first).keys(keys_ask(other)).await.unwrap(), crate::KeysReply::NoBucket);
     let (first, second) = two(How::Breaks).await;
-    let told = second.to(&first).keys(keys_ask(bucket())).await;
-    assert!(matches!(told, Err(LinkError::Unsound(_))), "{told:?}");
+    let reported = second.to(&first).keys(keys_ask(bucket())).await;
+    assert!(matches!(reported, Err(LinkError::Unsound(_))), "{reported:?}");
 }
 
 /// Another store that tries to join.
@@ -134,7 +134,7 @@ async fn a_number_is_kept_beside_the_directory_before_it_is_given() {
     let kept = first.source.kept.lock().take();
     let failed = tries_in(dir.path(), &token, "two").await;
     assert!(matches!(failed, Err(LinkError::Later(_))), "{failed:?}");
-    let has_two = |told: &[Known]| told.iter().any(|it| it.number == RegionId(2));
+    let has_two = |reported: &[Known]| reported.iter().any(|it| it.number == RegionId(2));
     assert!(
         has_two(&first.region_endpoint.known().regions)
             && !has_two(&first.region_endpoint.exchanged()),

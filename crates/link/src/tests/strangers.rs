@@ -238,10 +238,10 @@ async fn nobody_at_the_address_is_a_reason_to_try_later() {
     let link = link(&Identity::draw().unwrap(), &first);
     drop(first);
     let away = link.hello().await;
-    let Err(LinkError::Later(Later::Unreachable { address: told, .. })) = away else {
+    let Err(LinkError::Later(Later::Unreachable { address: reported, .. })) = away else {
         panic!("{away:?}");
     };
-    assert_eq!(told.as_str(), address.to_string());
+    assert_eq!(reported.as_str(), address.to_string());
 }
 
 #[tokio::test]

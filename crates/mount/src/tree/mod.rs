@@ -111,8 +111,8 @@ impl<O: Objects> Tree<O> {
     /// [`Refusal::NotFound`], or what a store answers.
     pub async fn lookup(&self, parent: Ino, name: &OsStr) -> Result<(Ino, Stat), Refusal> {
         let path = self.child(parent, name)?;
-        if let Some(told) = self.find_unsaved(&path) {
-            return Ok(told);
+        if let Some(reported) = self.find_unsaved(&path) {
+            return Ok(reported);
         }
         match self.find(&path).await? {
             Found::Directory(stat) => Ok((self.nodes.lock().look_up_inode(&path, None)?, stat)),
@@ -138,8 +138,8 @@ impl<O: Objects> Tree<O> {
             // It may be ours, of a moment ago: the task that puts it holds this until the node
             // knows.
             let _put = file.content.lock().await;
-            if let Some(told) = self.find_unsaved(path) {
-                return Ok(told);
+            if let Some(reported) = self.find_unsaved(path) {
+                return Ok(reported);
             }
             opened = self.objects.open(&self.bucket, &path.file_key()?).await?;
         }

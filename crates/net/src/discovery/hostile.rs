@@ -18,8 +18,8 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
 async fn spoiled_requests_are_not_heard_and_end_no_responder() {
     let (secret, before) = (PeerSecret::draw().unwrap(), panics());
     let port = Port::open(socket().await).unwrap();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hears = heard.clone();
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let hears = recorded.clone();
     let decide = move |_, said: Vec<u8>| -> Reply {
         hears.lock().push(said.clone());
         Box::pin(async move { said })
@@ -48,8 +48,8 @@ async fn spoiled_requests_are_not_heard_and_end_no_responder() {
     assert!(slow <= hostile::slow_max(answered + refused + unheard), "it is reached");
     assert!(answered > 0 && refused > 0 && unheard > 0, "all of it is reached");
     assert_eq!(discover(&address, &secret, SAID).await.unwrap(), SAID);
-    let heard = heard.lock();
-    assert!(heard.iter().all(|said| said == SAID), "only what is proved is handed on");
+    let recorded = recorded.lock();
+    assert!(recorded.iter().all(|said| said == SAID), "only what is proved is handed on");
     assert_eq!(panics(), before, "nothing panicked");
 }
 
@@ -75,8 +75,8 @@ async fn spoiled_answers_are_not_believed_and_end_no_requester() {
             Some(hostile::ask(wire.into_socket(), &bytes).await)
         };
         match tokio::join!(discover(&address, &secret, b"who is there?"), answering) {
-            (Ok(told), _) => {
-                assert_eq!(told, SAID, "only what is proved is believed");
+            (Ok(reported), _) => {
+                assert_eq!(reported, SAID, "only what is proved is believed");
                 believed += 1;
             }
             (Err(DiscoveryError::OtherSecret), _) => others += 1,

@@ -75,10 +75,10 @@ async fn whoever_stands_between_is_found_out() {
         let tls = connect_for_discovery(&address).await.unwrap();
         let mut far = Wire::new(Box::new(tls), Arc::default());
         far.send_frame(frame_of(Kind::Request, &asked).unwrap()).await.unwrap();
-        let told: ReplyBody = far.receive_frame().await.unwrap().decode().unwrap();
+        let reported: ReplyBody = far.receive_frame().await.unwrap().decode().unwrap();
         assert!(
-            matches!(told, ReplyBody::OtherSecret),
-            "the proof is of another session: {told:?}"
+            matches!(reported, ReplyBody::OtherSecret),
+            "the proof is of another session: {reported:?}"
         );
     });
     drop(discover(&at, &secret, b"knock").await.unwrap_err());
@@ -98,11 +98,11 @@ async fn a_port_without_discovery_does_not_answer_strangers() {
 #[test]
 fn discovery_has_golden_bytes() {
     let asked = RequestBody::DiscoveryRequest { said: b"said".to_vec(), proof: [1; 32] };
-    let told = ReplyBody::Answer { said: b"told".to_vec(), proof: [2; 32] };
+    let reported = ReplyBody::Answer { said: b"told".to_vec(), proof: [2; 32] };
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let asked = hex(postcard::to_extend(&asked, Vec::new()).unwrap());
     assert_eq!(asked, format!("000473616964{}", "01".repeat(32)));
-    let told = hex(postcard::to_extend(&told, Vec::new()).unwrap());
-    assert_eq!(told, format!("0004746f6c64{}", "02".repeat(32)));
+    let reported = hex(postcard::to_extend(&reported, Vec::new()).unwrap());
+    assert_eq!(reported, format!("0004746f6c64{}", "02".repeat(32)));
     assert_eq!(hex(postcard::to_extend(&ReplyBody::OtherSecret, Vec::new()).unwrap()), "01");
 }

@@ -80,8 +80,8 @@ async fn a_broken_connection_reports_which_calls_had_been_sent() {
     }
     drop((wire, played));
     let mut last_is_not_sent = false;
-    while let Some(told) = tasks.join_next().await {
-        match told.unwrap() {
+    while let Some(reported) = tasks.join_next().await {
+        match reported.unwrap() {
             (0, error) => assert!(matches!(error, CallError::Unknown(Unknown::Broken(_)))),
             (6, error) => {
                 last_is_not_sent = matches!(error, CallError::NotSent(NotSent::Broken(_)));
@@ -244,13 +244,13 @@ async fn a_server_that_comes_back_is_connected_again() {
 async fn messages_arrive_in_the_order_in_which_they_were_sent() {
     let authority = authority();
     let ours = caller(&authority);
-    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let (_theirs, listener, mut recorded) = data_server(&authority, 2).await;
     let to = peer(&ours, 2, listener.address());
     for number in 0..1000 {
         to.send(&number, Bytes::from(vec![0; number as usize])).unwrap();
     }
     for number in 0..1000 {
-        assert_eq!(heard.heard.recv().await, Some(number));
+        assert_eq!(recorded.recorded.recv().await, Some(number));
     }
 }
 
@@ -346,14 +346,14 @@ async fn given_up(ours: &Arc<Endpoint>, to: &Peer<crate::tests::Echo>, asked: im
 async fn who_answers_hears_that_nobody_waits_any_more() {
     let authority = authority();
     let ours = caller(&authority);
-    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let (_theirs, listener, mut recorded) = data_server(&authority, 2).await;
     let to = peer(&ours, 2, listener.address());
-    let (told, hears) = oneshot::channel();
+    let (reported, hears) = oneshot::channel();
     let mut asked = None;
     given_up(&ours, &to, async {
-        let (_, _, responder) = heard.asked.recv().await.unwrap();
+        let (_, _, responder) = recorded.asked.recv().await.unwrap();
         assert_eq!(responder.version(), PROTOCOL_MAX);
-        responder.when_unwanted(move || told.send(()).unwrap_or_default());
+        responder.when_unwanted(move || reported.send(()).unwrap_or_default());
         asked = Some(responder);
     })
     .await;
@@ -368,12 +368,12 @@ async fn who_answers_hears_that_nobody_waits_any_more() {
 async fn one_that_was_answered_is_not_told_later() {
     let authority = authority();
     let ours = caller(&authority);
-    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let (_theirs, listener, mut recorded) = data_server(&authority, 2).await;
     let to = peer(&ours, 2, listener.address());
-    let (told, hears) = oneshot::channel::<()>();
+    let (reported, hears) = oneshot::channel::<()>();
     let answers = async {
-        let (said, payload, responder) = heard.asked.recv().await.unwrap();
-        responder.when_unwanted(move || told.send(()).unwrap_or_default());
+        let (said, payload, responder) = recorded.asked.recv().await.unwrap();
+        responder.when_unwanted(move || reported.send(()).unwrap_or_default());
         responder.answer(&said, payload);
     };
     let request = "wait".to_owned();
@@ -387,18 +387,18 @@ async fn one_that_was_answered_is_not_told_later() {
 async fn whoever_is_gone_waits_for_nothing() {
     let authority = authority();
     let ours = caller(&authority);
-    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let (_theirs, listener, mut recorded) = data_server(&authority, 2).await;
     let to = peer(&ours, 2, listener.address());
     let mut tasks = JoinSet::new();
     calls(&mut tasks, &to, 0, 0);
-    let (_, _, responder) = heard.asked.recv().await.unwrap();
-    let (told, hears) = oneshot::channel();
-    responder.when_unwanted(move || told.send(()).unwrap_or_default());
+    let (_, _, responder) = recorded.asked.recv().await.unwrap();
+    let (reported, hears) = oneshot::channel();
+    responder.when_unwanted(move || reported.send(()).unwrap_or_default());
     tasks.abort_all();
     drop((tasks, to));
     comes(hears).await.expect("the connection ended");
-    let (told, hears) = oneshot::channel();
-    responder.when_unwanted(move || told.send(()).unwrap_or_default());
+    let (reported, hears) = oneshot::channel();
+    responder.when_unwanted(move || reported.send(()).unwrap_or_default());
     comes(hears).await.expect("it has ended already");
 }
 
@@ -430,11 +430,11 @@ async fn an_older_caller_is_served_in_its_version() {
     let identity = authority.identity(ServerId(1), Roles::of(&[Role::Meta])).unwrap();
     let credentials = larder_identity::Credentials::new(&identity).unwrap();
     let ours = Endpoint::as_of(credentials, PROTOCOL_CANCELS - 1);
-    let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let (_theirs, listener, mut recorded) = data_server(&authority, 2).await;
     let to = peer(&ours, 2, listener.address());
     let mut asked = None;
     given_up(&ours, &to, async {
-        let (_, _, responder) = heard.asked.recv().await.unwrap();
+        let (_, _, responder) = recorded.asked.recv().await.unwrap();
         assert_eq!(responder.version(), PROTOCOL_CANCELS - 1);
         asked = Some(responder);
     })

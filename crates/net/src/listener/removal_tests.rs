@@ -53,13 +53,13 @@ async fn others_are_served_as_before() {
 async fn the_open_connection_of_a_server_ends_when_it_is_removed() {
     let authority = authority();
     let (log, _guard) = Log::begin();
-    let (theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let (theirs, listener, mut recorded) = data_server(&authority, 2).await;
     let peer = Arc::new(peer(&caller(&authority), 2, listener.address()));
     let waits = tokio::spawn({
         let peer = peer.clone();
         async move { peer.call(&"wait".into(), Bytes::new(), soon()).await }
     });
-    let _asked = heard.asked.recv().await.expect("the question has come");
+    let _asked = recorded.asked.recv().await.expect("the question has come");
     remove(&theirs, 1);
     let error = waits.await.unwrap().unwrap_err();
     let CallError::Unknown(Unknown::Broken(why)) = &error else { panic!("{error}") };

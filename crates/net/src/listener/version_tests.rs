@@ -83,7 +83,7 @@ async fn a_caller_that_its_cluster_left_behind_is_refused() {
 #[tokio::test]
 async fn an_open_connection_of_an_older_version_ends_and_one_of_the_newest_goes_on() {
     let authority = authority();
-    let (theirs, listener, mut heard) = data_server(&authority, 2).await;
+    let (theirs, listener, mut recorded) = data_server(&authority, 2).await;
     let older = Arc::new(peer(&older(&authority), 2, listener.address()));
     let newer = peer(&caller(&authority), 2, listener.address());
     ask(&newer).await.unwrap();
@@ -91,7 +91,7 @@ async fn an_open_connection_of_an_older_version_ends_and_one_of_the_newest_goes_
         let older = older.clone();
         async move { older.call(&"wait".into(), Bytes::new(), soon()).await }
     });
-    let _asked = heard.asked.recv().await.expect("the question has come");
+    let _asked = recorded.asked.recv().await.expect("the question has come");
     theirs.require(PROTOCOL_MAX - 1);
     assert_eq!(ask(&older).await.unwrap(), "x", "it speaks that");
     theirs.require(PROTOCOL_MAX);

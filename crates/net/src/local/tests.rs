@@ -19,19 +19,19 @@ struct Machine {
     ours: Arc<Endpoint>,
     theirs: Arc<Endpoint>,
     listener: Listener,
-    heard: RecordedCalls,
+    recorded: RecordedCalls,
 }
 
 impl Machine {
     async fn of(authority: &Authority) -> Self {
         let port = Port::open(socket().await).unwrap();
         let identity = authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
-        let (theirs, (echoing, heard)) = (endpoint(&identity), Echoing::new());
+        let (theirs, (echoing, recorded)) = (endpoint(&identity), Echoing::new());
         let services = Services::new().with::<Echo>(Roles::of(&[Role::Meta]), echoing);
         let listener = Listener::start(&theirs, port.clone(), services).unwrap();
         let ours = caller(authority);
         ours.share(&ListenSocket::Shared(port.clone()));
-        Self { port, ours, theirs, listener, heard }
+        Self { port, ours, theirs, listener, recorded }
     }
 
     async fn ask(&self, payload: Bytes) -> Result<(String, Bytes), CallError> {
@@ -56,7 +56,7 @@ async fn servers_of_one_process_need_no_socket() {
     assert_eq!(answered, ("x".to_owned(), payload));
     let to = peer(&machine.ours, 2, machine.port.address());
     to.send(&5, Bytes::new()).unwrap();
-    assert_eq!(machine.heard.heard.recv().await, Some(5));
+    assert_eq!(machine.recorded.recorded.recv().await, Some(5));
     let (ours, theirs) = (machine.ours.metrics(), machine.theirs.metrics());
     assert_eq!((ours.local.get(), theirs.accepted.get()), (2, 2));
     // At an address where nobody listens.
@@ -133,7 +133,7 @@ async fn a_server_that_ends_ends_its_connections() {
         let to = to.clone();
         async move { to.call(&"wait".into(), Bytes::new(), soon()).await }
     });
-    let _asked = machine.heard.asked.recv().await.expect("the question has come");
+    let _asked = machine.recorded.asked.recv().await.expect("the question has come");
     drop(machine.listener);
     let error = waits.await.unwrap().unwrap_err();
     assert!(matches!(error, CallError::Unknown(_)), "{error:?}");

@@ -26,10 +26,10 @@ async fn servers_that_share_a_port_answer_whoever_means_them() {
     let mut kept = Vec::new();
     for id in [2, 3] {
         let identity = authority.identity(ServerId(id), Roles::of(&[Role::Data])).unwrap();
-        let (endpoint, (echoing, heard)) = (endpoint(&identity), Echoing::new());
+        let (endpoint, (echoing, recorded)) = (endpoint(&identity), Echoing::new());
         let services = Services::new().with::<Echo>(Roles::of(&[Role::Meta]), echoing);
         let listener = Listener::start(&endpoint, port.clone(), services).unwrap();
-        kept.push((id, endpoint, listener, heard));
+        kept.push((id, endpoint, listener, recorded));
     }
     let ours = caller(&authority);
     let call = async |id| {

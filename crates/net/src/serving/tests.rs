@@ -16,7 +16,7 @@ use crate::tests::{Echo, Echoing, RecordedCalls};
 
 struct Side {
     wire: Wire,
-    heard: RecordedCalls,
+    recorded: RecordedCalls,
     metrics: Arc<Metrics>,
     ended: JoinHandle<Broken>,
 }
@@ -29,12 +29,12 @@ fn connected() -> Side {
 /// The same, in this version of the protocol.
 fn connected_in(version: u8) -> Side {
     let (ours, theirs) = duplex(64 * 1024);
-    let (echoing, heard) = Echoing::new();
+    let (echoing, recorded) = Echoing::new();
     let metrics = Arc::new(Metrics::default());
     let ended = tokio::spawn(served(theirs, echoing, metrics.clone(), version));
     let mut wire = Wire::new(Box::new(ours), Arc::default());
     wire.agreed(version);
-    Side { wire, heard, metrics, ended }
+    Side { wire, recorded, metrics, ended }
 }
 
 async fn served(
@@ -81,10 +81,10 @@ async fn requests_beyond_the_bound_are_answered_busy_at_once() {
     assert_eq!((busy.header.number, busy.header.status), (9999, Status::Busy));
     assert_eq!(side.metrics.busy.get(), 1);
 
-    let (body, _, responder) = side.heard.asked.recv().await.unwrap();
+    let (body, _, responder) = side.recorded.asked.recv().await.unwrap();
     responder.answer(&body, Bytes::new());
     assert_eq!(side.wire.receive_frame().await.unwrap().header.number, 0);
-    side.heard.asked.recv().await.unwrap().2.busy();
+    side.recorded.asked.recv().await.unwrap().2.busy();
     let busy = side.wire.receive_frame().await.unwrap();
     assert_eq!((busy.header.number, busy.header.status), (1, Status::Busy), "a handler may say so");
     side.wire.send_frame(request(10_000, "again", 0)).await.unwrap();
@@ -106,7 +106,7 @@ async fn payloads_that_handlers_hold_are_bounded_too() {
 async fn a_request_that_is_dropped_or_unknown_is_answered_as_such() {
     let mut side = connected();
     side.wire.send_frame(request(1, "wait", 0)).await.unwrap();
-    drop(side.heard.asked.recv().await.unwrap());
+    drop(side.recorded.asked.recv().await.unwrap());
     assert_eq!(side.wire.receive_frame().await.unwrap().header.status, Status::NoAnswer);
 
     let mut unknown = Outgoing::new(Kind::Request, &9_u8, Bytes::new()).unwrap().numbered(2);
@@ -118,15 +118,15 @@ async fn a_request_that_is_dropped_or_unknown_is_answered_as_such() {
 
 #[tokio::test]
 async fn a_caller_of_a_supporting_version_learns_that_a_reply_is_too_long() {
-    for (version, heard) in
+    for (version, recorded) in
         [(PROTOCOL_TOO_LONG, Status::TooLong), (PROTOCOL_TOO_LONG - 1, Status::NoAnswer)]
     {
         let (mut side, long) = (connected_in(version), vec![7; PAYLOAD_BYTES_MAX + 1]);
         side.wire.send_frame(request_in(version, 1, "wait", 0)).await.unwrap();
-        let (body, _, responder) = side.heard.asked.recv().await.unwrap();
+        let (body, _, responder) = side.recorded.asked.recv().await.unwrap();
         responder.answer(&body, long.into());
         let answer = side.wire.receive_frame().await.unwrap().header;
-        assert_eq!((answer.status, answer.body_len, answer.payload_len), (heard, 0, 0));
+        assert_eq!((answer.status, answer.body_len, answer.payload_len), (recorded, 0, 0));
         assert_eq!(side.metrics.handling.get(), 0);
         side.wire.send_frame(request_in(version, 2, "again", 0)).await.unwrap();
         assert_eq!(side.wire.receive_frame().await.unwrap().header.status, Status::Done);
@@ -147,7 +147,7 @@ async fn a_message_that_is_not_understood_is_counted_and_the_rest_goes_on() {
     let mut number = Outgoing::new(Kind::Message, &6_u64, Bytes::new()).unwrap();
     number.address(1);
     side.wire.send_frame(number).await.unwrap();
-    assert_eq!(side.heard.heard.recv().await, Some(6));
+    assert_eq!(side.recorded.recorded.recv().await, Some(6));
     assert_eq!(side.metrics.dropped.get(), 2);
 }
 
@@ -201,8 +201,8 @@ async fn answers_overtake_each_other() {
     let mut side = connected();
     side.wire.send_frame(request(1, "wait 1", 10)).await.unwrap();
     side.wire.send_frame(request(2, "wait 2", 20)).await.unwrap();
-    let first = side.heard.asked.recv().await.unwrap();
-    let second = side.heard.asked.recv().await.unwrap();
+    let first = side.recorded.asked.recv().await.unwrap();
+    let second = side.recorded.asked.recv().await.unwrap();
     for (body, payload, responder) in [second, first] {
         responder.answer(&body, payload);
     }
@@ -217,13 +217,13 @@ async fn answers_overtake_each_other() {
 async fn a_cancel_concerns_the_request_that_it_names_and_no_other() {
     let version = PROTOCOL_CANCELS;
     let mut side = connected_in(version);
-    let (told, mut hears) = tokio::sync::mpsc::channel(4);
+    let (reported, mut hears) = tokio::sync::mpsc::channel(4);
     let mut asked = Vec::new();
     for number in [1_u64, 2] {
         side.wire.send_frame(request_in(version, number, "wait", 0)).await.unwrap();
-        let (body, _, responder) = side.heard.asked.recv().await.unwrap();
-        let told = told.clone();
-        responder.when_unwanted(move || told.try_send(number).unwrap_or_default());
+        let (body, _, responder) = side.recorded.asked.recv().await.unwrap();
+        let reported = reported.clone();
+        responder.when_unwanted(move || reported.try_send(number).unwrap_or_default());
         asked.push((body, responder));
     }
     for number in [9999, 2, 2] {

@@ -16,7 +16,7 @@ const CALLED: ServerId = ServerId(2);
 struct Pair {
     network: Arc<Network>,
     peer: Peer<Echo>,
-    heard: RecordedCalls,
+    recorded: RecordedCalls,
     _listener: Listener,
 }
 
@@ -35,13 +35,13 @@ impl Pair {
         let network = Network::new(conditions, drawn(seed));
         let host = network.host(subject(CALLED, Role::Data));
         let address = address_of(CALLED);
-        let (echoing, heard) = Echoing::new();
+        let (echoing, recorded) = Echoing::new();
         let services = Services::new().with::<Echo>(Roles::of(&[Role::Meta]), echoing);
         let arrivals = host.listen(address);
         let listener = Listener::start(&Endpoint::simulated(host), arrivals, services).unwrap();
         let caller = Endpoint::simulated(network.host(subject(CALLER, Role::Meta)));
         let peer = Peer::new(&caller, CALLED, address.to_string());
-        Self { network, peer, heard, _listener: listener }
+        Self { network, peer, recorded, _listener: listener }
     }
 
     async fn call(&self, what: &str, payload: usize) -> Result<(String, usize), CallError> {
@@ -89,9 +89,9 @@ async fn what_is_cut_off_waits_and_a_silent_peer_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reset_connection_loses_the_answer_and_the_next_one_is_made() {
-    let Pair { network, peer, mut heard, _listener } = Pair::begin(WEATHER, 3);
+    let Pair { network, peer, mut recorded, _listener } = Pair::begin(WEATHER, 3);
     let (answered, ()) = tokio::join!(call(peer.clone(), "wait", 1), async {
-        let (_, _, responder) = heard.asked.recv().await.unwrap();
+        let (_, _, responder) = recorded.asked.recv().await.unwrap();
         network.reset(CALLER, CALLED);
         responder.answer(&"unheard".to_owned(), Default::default());
     });

@@ -128,7 +128,7 @@ impl RequestScheduler {
     }
 
     async fn wait(self: &Arc<Self>, side: Side) -> Result<Pass, NotMade> {
-        let (told, mut passes) = oneshot::channel();
+        let (reported, mut passes) = oneshot::channel();
         {
             let mut state = self.state.lock();
             let waiting = state.queue(side);
@@ -136,7 +136,7 @@ impl RequestScheduler {
             if waiting.len() >= GATE_WAITING_MAX {
                 return Err(NotMade::TooMany);
             }
-            waiting.push_back(told);
+            waiting.push_back(reported);
         }
         let _leaves = Waiter(&self.looks);
         loop {

@@ -234,8 +234,8 @@ impl Streamed {
                 authorizer.try_authorize(request).map_err(unsigned)
             }
             Signs::S3(credentials) => {
-                let told = request.headers().get("x-amz-content-sha256");
-                if told.is_some_and(|told| told == UNSIGNED) {
+                let digest = request.headers().get("x-amz-content-sha256");
+                if digest.is_some_and(|digest| digest == UNSIGNED) {
                     return Ok(());
                 }
                 let sum = self.sum().await.map_err(unsigned)?;

@@ -9,10 +9,13 @@ use crate::error::PackError;
 use crate::ids::BackupId;
 use crate::index::Index;
 use crate::limits::{BACKUP_BATCH_BYTES, BACKUP_HEAD_BYTES_MAX};
-use crate::owner::horizon::Horizon;
+use crate::owner::takeover_fence::TakeoverFence;
 
 /// Backups whose heads verify, oldest first, but those of workers beyond what their heirs know.
-pub(crate) async fn known(backend: &Backend, horizon: &Horizon) -> Result<Vec<Head>, PackError> {
+pub(crate) async fn known(
+    backend: &Backend,
+    takeover_fence: &TakeoverFence,
+) -> Result<Vec<Head>, PackError> {
     let mut heads = Vec::new();
     for (name, bytes) in backend.names(HEADS).await? {
         let Some((id, None)) = BackupId::parse(&name) else {
@@ -20,7 +23,7 @@ pub(crate) async fn known(backend: &Backend, horizon: &Horizon) -> Result<Vec<He
             continue;
         };
         match read_head(backend, id, bytes).await {
-            Ok(head) if horizon.has(head.blob()) => heads.push(head),
+            Ok(head) if takeover_fence.has(head.blob()) => heads.push(head),
             Ok(_) => {}
             Err(error @ (PackError::Damaged { .. } | PackError::Codec(_))) => {
                 tracing::warn!(%error, "a backup of the index was skipped");

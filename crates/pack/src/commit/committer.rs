@@ -386,11 +386,11 @@ impl Committer {
         let others = self.parts.others.as_deref();
         // Held until it is planned.
         let deciding = others.map(|others| others.peer_clock().decide());
-        let heard = deciding.as_ref().map_or(HybridClock(0), |deciding| deciding.clock);
+        let clock_floor = deciding.as_ref().map_or(HybridClock(0), |deciding| deciding.clock);
         let slot = Slot {
             worker: self.worker,
             seq: self.at.seq.next(),
-            clock: self.at.clock.max(heard).advance((self.parts.now_ms)()),
+            clock: self.at.clock.max(clock_floor).advance((self.parts.now_ms)()),
             container,
             offset,
         };
@@ -502,8 +502,8 @@ impl Committer {
             match self.log.append(seq, &record) {
                 Ok(end) => member.end = Some(end),
                 Err(LogError::Full { .. } | LogError::Busy) => {
-                    let (told, _) = oneshot::channel();
-                    let reply = std::mem::replace(&mut member.reply, told);
+                    let (replaced, _) = oneshot::channel();
+                    let reply = std::mem::replace(&mut member.reply, replaced);
                     let _nobody_waits = reply.send(Err(ObjectError::Full));
                 }
                 Err(error) => return Err(error.into()),

@@ -145,7 +145,7 @@ impl UnitBytes {
 
 impl Waiting {
     /// Entries of the blob itself, which tells of everything.
-    fn told(&self) -> &[u8] {
+    fn shared_entries(&self) -> &[u8] {
         self.units.get(&UploadUnit::SHARED).map_or(&[], |unit| &unit.entries)
     }
 
@@ -283,8 +283,8 @@ impl Spool {
         let (unit, end) = placed.unwrap_or_default();
         let both = [UploadUnit::SHARED, unit];
         // The blob tells of everything, a bundle of what it has.
-        for told in if unit == UploadUnit::SHARED { &both[..1] } else { &both[..] } {
-            let of = blob.units.entry(*told).or_default();
+        for shared_entries in if unit == UploadUnit::SHARED { &both[..1] } else { &both[..] } {
+            let of = blob.units.entry(*shared_entries).or_default();
             let entries = std::mem::take(&mut of.entries);
             of.entries = postcard::to_extend(entry, entries).expect("plain data always encodes");
             of.count += 1;
@@ -310,9 +310,9 @@ impl Spool {
     pub(crate) fn entries(&self, seq: u64, from: u64, most: usize) -> Option<Entries> {
         let state = self.state.lock();
         let blob = state.blobs.get(&seq)?;
-        let rest = blob.told().get(usize::try_from(from).ok()?..)?;
+        let rest = blob.shared_entries().get(usize::try_from(from).ok()?..)?;
         let bytes = rest[..rest.len().min(most)].to_vec();
-        let later = state.blobs.range(seq + 1..).map(|(_, blob)| blob.told().len());
+        let later = state.blobs.range(seq + 1..).map(|(_, blob)| blob.shared_entries().len());
         let behind = (rest.len() - bytes.len() + later.sum::<usize>()) as u64;
         let is_whole = blob.sealed && bytes.len() == rest.len();
         Some(Entries { bytes, is_whole, behind })

@@ -22,7 +22,7 @@ const PREFIXES: [&str; 7] = [
     crate::backup::SEGMENTS,
     crate::backup::HEADS,
     crate::owner::counting::PREFIX,
-    crate::owner::marker::HORIZONS,
+    crate::owner::marker::TAKEOVER_FENCES,
     crate::owner::marker::CLAIMS,
 ];
 /// Digits of a worker in names.

@@ -44,9 +44,9 @@ use crate::ids::{ProcessId, StandaloneId, WorkerId};
 use crate::index::Index;
 use crate::limits::{REMOVED_UNREQUESTED_MAX, UNWANTED_MAX};
 use crate::owner::counting::{self, Counting};
-use crate::owner::horizon::Horizon;
 use crate::owner::numbering::forgetting;
 use crate::owner::ownership::Ownership;
+use crate::owner::takeover_fence::TakeoverFence;
 use crate::read::readers::{Mark, Readers};
 
 /// The remover, with the parts of the store that it needs.
@@ -60,7 +60,7 @@ pub(crate) struct Remover {
     pub(crate) worker: WorkerId,
     pub(crate) owner: Arc<Ownership>,
     /// The blobs that earlier workers have.
-    pub(crate) horizon: Horizon,
+    pub(crate) takeover_fence: TakeoverFence,
     /// The processes and their records, as they were last read.
     pub(crate) counting: Counting,
     /// True if a look has found anything that is void by a record.
@@ -86,7 +86,7 @@ pub(crate) struct Unwanted {
     since: Instant,
     mark: Mark,
     /// The blob that says so, or a later one.
-    told: u64,
+    last_named: u64,
 }
 
 impl Remover {
@@ -103,7 +103,7 @@ impl Remover {
             }
             // A blob that a rebuild found only mentioned has no row: it was removed.
             if let Some(row) = row {
-                self.remove(&row.name(id).path(), seen.told).await?;
+                self.remove(&row.name(id).path(), seen.last_named).await?;
                 add(&self.counters.freed_bytes, row.bytes);
                 count(&self.counters.removed_blobs);
                 removed += 1;
@@ -171,7 +171,7 @@ impl Remover {
             };
             // As of blobs, in `is_known`.
             let is_earlier = is_held && process < named;
-            let told = match is_void || is_earlier {
+            let last_named = match is_void || is_earlier {
                 true if is_held && named == process => {
                     tracing::error!(object = %own.path_of(process), "a void blob is still referenced by the index and will be kept");
                     None
@@ -181,12 +181,12 @@ impl Remover {
                 // it, and go on when this one stops. It cannot any more, once there is a blob that
                 // it lacks.
                 false if !is_held => {
-                    self.unwanted_since(own).await.map(|told| told.max(self.began))
+                    self.unwanted_since(own).await.map(|last_named| last_named.max(self.began))
                 }
                 false => None,
             };
-            let Some(told) = told else { return Ok(0) };
-            self.notice(stray, told);
+            let Some(last_named) = last_named else { return Ok(0) };
+            self.notice(stray, last_named);
         }
         let Some(seen) = self.due(stray) else {
             if self.unwanted.contains_key(&stray) {
@@ -197,7 +197,7 @@ impl Remover {
         if own.bundle().is_some() && !self.forget_bundle(own, process).await? {
             return Ok(0);
         }
-        self.remove(&own.path_of(process), seen.told).await?;
+        self.remove(&own.path_of(process), seen.last_named).await?;
         add(&self.counters.freed_bytes, bytes);
         count(&self.counters.removed_objects);
         self.unwanted.remove(&stray);
@@ -251,7 +251,7 @@ impl Remover {
             self.notice(stray, 0);
             let Some(seen) = self.due(stray) else { continue };
             tracing::info!(blob = %name.id, "removed a retired or void blob");
-            self.remove(&name.path(), seen.told).await?;
+            self.remove(&name.path(), seen.last_named).await?;
             add(&self.counters.freed_bytes, bytes);
             count(&self.counters.removed_objects);
             self.unwanted.remove(&stray);
@@ -268,7 +268,7 @@ impl Remover {
             return Ok(name.process >= row.process);
         }
         // Standing by its changes alone: its upload is being told.
-        Ok(self.index.blob_content(name.id)?.is_some() && self.horizon.has(name.id))
+        Ok(self.index.blob_content(name.id)?.is_some() && self.takeover_fence.has(name.id))
     }
 
     async fn read_counting(&mut self) -> Result<(), PackError> {
@@ -296,16 +296,16 @@ impl Remover {
 
     /// The first sight of it; that is now, if it was not seen before. `told` says through which
     /// blob it may go.
-    fn see(&mut self, stray: Stray, told: u64) -> Unwanted {
+    fn see(&mut self, stray: Stray, last_named: u64) -> Unwanted {
         let mark = self.readers.mark();
-        let now = Unwanted { since: Instant::now(), mark, told };
+        let now = Unwanted { since: Instant::now(), mark, last_named };
         *self.unwanted.entry(stray).or_insert(now)
     }
 
     /// Remembers that nothing needs it. More wait for the next look, so that what is remembered is bounded.
-    fn notice(&mut self, stray: Stray, told: u64) {
+    fn notice(&mut self, stray: Stray, last_named: u64) {
         if self.unwanted.len() < UNWANTED_MAX {
-            self.see(stray, told);
+            self.see(stray, last_named);
         }
     }
 
@@ -323,7 +323,7 @@ impl Remover {
     /// read before.
     fn is_settled(&self, seen: Unwanted) -> bool {
         let uploaded = *self.spool.uploaded().borrow();
-        let is_told = uploaded >= seen.told || bugs::planted(Bug::RemoveBeforeUpload);
+        let is_told = uploaded >= seen.last_named || bugs::planted(Bug::RemoveBeforeUpload);
         is_told && self.readers.are_done(seen.mark)
     }
 
@@ -335,8 +335,8 @@ impl Remover {
         answer.await.ok()?
     }
 
-    async fn remove(&mut self, name: &str, told: u64) -> Result<(), PackError> {
-        if self.unrequested == 0 || told > self.vouched {
+    async fn remove(&mut self, name: &str, last_named: u64) -> Result<(), PackError> {
+        if self.unrequested == 0 || last_named > self.vouched {
             let uploaded = *self.spool.uploaded().borrow();
             self.owner.ask().await?;
             (self.unrequested, self.vouched) = (0, uploaded);

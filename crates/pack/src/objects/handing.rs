@@ -51,8 +51,8 @@ impl Packer {
         B::Error: Into<BodyBroken>,
     {
         let (others, peer) = self.owner_of(upload).ok_or(ObjectError::NoSuchUpload)?;
-        let told = peer.told();
-        if told.address.is_none() {
+        let reported = peer.announcement();
+        if reported.address.is_none() {
             return Err(unreachable(&peer));
         }
         let completes = *request.method() == Method::POST;
@@ -61,15 +61,15 @@ impl Packer {
             let name = &peer.name;
             unavailable(&format!("worker {name}, which began the upload, does not answer"))
         };
-        let answer = others.caller().hand_on(&told, request).await;
+        let answer = others.caller().hand_on(&reported, request).await;
         let mut answer = answer.map_err(|reason| is_silent(&reason))?;
         // The answer is not of its face, which is not there yet, or has as much to do for others as it may.
         let clock = clock_of(&answer).ok_or_else(|| is_silent(answer.status().as_str()))?;
         answer.headers_mut().remove(CLOCK);
         others.count_handed_on();
         if completes && let Some(known) = peer.known() {
-            let heard = tokio::time::timeout(RECEIVED_WAIT_MAX, known.reaches(clock)).await;
-            if heard.is_err() {
+            let reached = tokio::time::timeout(RECEIVED_WAIT_MAX, known.reaches(clock)).await;
+            if reached.is_err() {
                 tracing::warn!(worker = %peer.name, "an upload was completed at another worker, whose change has not arrived: it will be visible here later");
             }
         }
@@ -111,7 +111,7 @@ impl Packer {
         if others.is_own(worker) {
             return None;
         }
-        let is_owner = |peer: &Arc<Peer>| peer.told().worker.line() == worker.line();
+        let is_owner = |peer: &Arc<Peer>| peer.announcement().worker.line() == worker.line();
         Some((others, others.peers().into_iter().find(is_owner)?))
     }
 }

@@ -62,11 +62,11 @@ pub(crate) async fn all(root: &Backend) -> Result<Vec<Announcement>, PackError> 
             Err(Unread::Missing) => continue,
             Err(Unread::Failed(error)) => return Err(error),
         };
-        let told = decode::<Announcement>("an announcement", &bytes)?;
-        if told.name.as_str() != name {
+        let announcement = decode::<Announcement>("an announcement", &bytes)?;
+        if announcement.name.as_str() != name {
             return Err(PackError::damaged(path, "it is that of another worker"));
         }
-        found.push(told);
+        found.push(announcement);
     }
     Ok(found)
 }

@@ -6,16 +6,16 @@
 //! | `identity.rs` | the claim by which a directory is the owner |
 //! | `numbering.rs` | the number by which one of several processes on copies of a directory is |
 //! | `counting.rs` | which blobs of all processes count |
-//! | `horizon.rs` | what an heir has from the workers before it |
+//! | `takeover_fence.rs` | what an heir has from the workers before it |
 //! | `marker.rs` | what keeps earlier builds away |
 //! | `ownership.rs` | what the process knows of all that while it runs: the fence before every answer, upload and removal |
 
 pub(crate) mod announce;
 pub(crate) mod counting;
-pub(crate) mod horizon;
 pub(crate) mod identity;
 pub(crate) mod marker;
 pub(crate) mod name;
 pub(crate) mod naming;
 pub(crate) mod numbering;
 pub(crate) mod ownership;
+pub(crate) mod takeover_fence;

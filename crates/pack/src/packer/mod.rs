@@ -39,12 +39,12 @@ use crate::ids::{StandaloneId, WorkerId};
 use crate::index::Index;
 use crate::limits::{BACKGROUND_REQUESTS_PER_S, STATUS_PERIOD};
 use crate::owner::counting::Counting;
-use crate::owner::horizon::Horizon;
 use crate::owner::identity::{self, Claiming};
 use crate::owner::name::base;
 use crate::owner::naming;
 use crate::owner::numbering::Numbering;
 use crate::owner::ownership::{OwnerStatus, Ownership};
+use crate::owner::takeover_fence::TakeoverFence;
 use crate::packer::config::PackConfig;
 use crate::packer::status::{Moment, Status, StatusWriter};
 use crate::peers::buckets;
@@ -157,13 +157,14 @@ impl Packer {
             tracing::info!(leftovers, "removed leftovers of uploads");
         }
         let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
-        let horizon = Horizon::establish(&backend, worker, numbering.records()).await?;
-        let backups = backup::known(&backend, &horizon).await?;
+        let takeover_fence =
+            TakeoverFence::establish(&backend, worker, numbering.records()).await?;
+        let backups = backup::known(&backend, &takeover_fence).await?;
         let report = config.dir.join(LOSS_FILE);
         let rebuild = Rebuild {
             backend: &backend,
             worker,
-            horizon: &horizon,
+            takeover_fence: &takeover_fence,
             records: numbering.records(),
             backups: &backups,
             accept_loss: config.accept_loss.then_some(report.as_path()),
@@ -187,7 +188,7 @@ impl Packer {
         };
         let shares = joined.is_some();
         let parts = ((worker, owned, numbering), disk, cache, joined);
-        let packer = Self::start(config, backend, horizon, parts, start, lock)?;
+        let packer = Self::start(config, backend, takeover_fence, parts, start, lock)?;
         if shares {
             let Shared { queue, index, .. } = &*packer.shared;
             buckets::share_own(queue, index)
@@ -213,7 +214,7 @@ impl Packer {
     fn start(
         config: PackConfig,
         backend: Backend,
-        horizon: Horizon,
+        takeover_fence: TakeoverFence,
         ((worker, owned, numbering), disk, cache, joined): (
             OwnerSeen,
             Arc<dyn Disk>,
@@ -245,7 +246,7 @@ impl Packer {
             spawn("pack-commit", move || committer.run())?,
             spawn("pack-index", move || flushing.run(&fatal_flush))?,
         ];
-        let heard = fatal.subscribe();
+        let fatal_error = fatal.subscribe();
         let (asking, stopping) = ((numbering, spool.clone()), queue.clone());
         let owner = Arc::new(Ownership::new(asking, owned, stopping, fatal, uptime));
         let uploader = Uploader {
@@ -280,14 +281,14 @@ impl Packer {
             groups,
             worker,
             owner,
-            fatal: heard,
+            fatal: fatal_error,
             flusher,
             // Never that of bundles.
             run: larder_env::rng::unique_u64().max(upload_unit::BUNDLE_RUN + 1),
             numbers: AtomicU64::new(0),
         });
         let uploader = tokio::spawn(uploader.run());
-        let maintenance = shared.maintenance(&backups, (horizon, began));
+        let maintenance = shared.maintenance(&backups, (takeover_fence, began));
         let maintenance = Arc::new(tokio::sync::Mutex::new(maintenance));
         let period = shared.config.housekeeping_period;
         let housekeeper = tokio::spawn(maintenance::run(maintenance.clone(), period));
@@ -431,8 +432,8 @@ async fn write_status(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         let peer_clock = shared.clone();
-        let told = tokio::task::spawn_blocking(move || peer_clock.write_status());
-        if told.await.is_err() {
+        let reported = tokio::task::spawn_blocking(move || peer_clock.write_status());
+        if reported.await.is_err() {
             return;
         }
     }
@@ -445,7 +446,11 @@ impl Drop for Packer {
 }
 
 impl Shared {
-    fn maintenance(&self, heads: &[Head], (horizon, began): (Horizon, u64)) -> Maintenance {
+    fn maintenance(
+        &self,
+        heads: &[Head],
+        (takeover_fence, began): (TakeoverFence, u64),
+    ) -> Maintenance {
         let backups = Arc::new(Backups::of(heads));
         let pace =
             || TokenBucket::new(BACKGROUND_REQUESTS_PER_S, self.config.background_bytes_per_s);
@@ -472,7 +477,7 @@ impl Shared {
                 counters: counters.clone(),
                 worker: self.worker,
                 owner: self.owner.clone(),
-                horizon,
+                takeover_fence,
                 counting: Counting::default(),
                 has_void: false,
                 grace: self.config.grace,

@@ -24,9 +24,9 @@ use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::limits::{CLOCK_AHEAD_LOG_PAUSE, GAP_CHECKS_MAX, RECEIVED_BYTES_MAX};
 use crate::owner::counting::Listed;
-use crate::owner::horizon::Horizon;
 use crate::owner::identity::check_owner;
 use crate::owner::name::WorkerName;
+use crate::owner::takeover_fence::TakeoverFence;
 use crate::read::fetch::Fetcher;
 use crate::read::{Bodies, Waits};
 use crate::start::rebuild::Rebuild;
@@ -36,10 +36,10 @@ impl Others {
     pub(super) async fn look_at(&self, peer: &Arc<Peer>) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
         let begun = SuspendAwareInstant::now(self.uptime);
-        let told = peer.told();
+        let reported = peer.announcement();
         let known = match peer.known() {
-            Some(known) if known.worker == told.worker => known,
-            before => match self.begin(peer, told.worker, before).await {
+            Some(known) if known.worker == reported.worker => known,
+            before => match self.begin(peer, reported.worker, before).await {
                 Ok(Some(known)) => known,
                 // Its successor has not recorded what it takes over: that is still unknown.
                 Ok(None) => return Ok(()),
@@ -61,8 +61,9 @@ impl Others {
             // Its directory was put back from an older copy, which gave the same numbers again.
             Caught::StaleBlobs(blob) => {
                 tracing::warn!(worker = %peer.name, %blob, "another worker's announced changes differ from its uploads: rebuilding its index");
-                let lost =
-                    |made: &Index, _: &Horizon| self.write_stale_blobs(peer, &known, made, blob);
+                let lost = |made: &Index, _: &TakeoverFence| {
+                    self.write_stale_blobs(peer, &known, made, blob)
+                };
                 let made = self.make(peer, known.worker, lost).await?;
                 let Some(made) = made else { return Ok(()) };
                 self.show(peer, &made);
@@ -101,8 +102,8 @@ impl Others {
         worker: WorkerId,
         before: Option<Arc<FollowedIndex>>,
     ) -> Result<Option<Arc<FollowedIndex>>, PackError> {
-        let horizon = Horizon::read(&peer.backend).await?;
-        if !horizon.is_of(worker) {
+        let takeover_fence = TakeoverFence::read(&peer.backend).await?;
+        if !takeover_fence.is_of(worker) {
             return Ok(None);
         }
         let mut before = before;
@@ -119,8 +120,8 @@ impl Others {
             known.recall(&peer.name)?;
             before = Some(known);
         }
-        let lost = |_: &Index, horizon: &Horizon| match &before {
-            Some(before) => self.write_loss(peer, (before.worker, before.index()), horizon),
+        let lost = |_: &Index, takeover_fence: &TakeoverFence| match &before {
+            Some(before) => self.write_loss(peer, (before.worker, before.index()), takeover_fence),
             None => Ok(()),
         };
         let Some(known) = self.make(peer, worker, lost).await? else { return Ok(None) };
@@ -135,22 +136,22 @@ impl Others {
         &self,
         peer: &Arc<Peer>,
         worker: WorkerId,
-        write_lost: impl FnOnce(&Index, &Horizon) -> Result<(), PackError> + Send,
+        write_lost: impl FnOnce(&Index, &TakeoverFence) -> Result<(), PackError> + Send,
     ) -> Result<Option<Arc<FollowedIndex>>, PackError> {
         let backend = &peer.backend;
-        let horizon = Horizon::read(backend).await?;
-        if !horizon.is_of(worker) {
+        let takeover_fence = TakeoverFence::read(backend).await?;
+        if !takeover_fence.is_of(worker) {
             return Ok(None);
         }
-        let backups = backup::known(backend, &horizon).await?;
-        let PeerIndex { index, heard } = self.index_store().make(&peer.name, worker)?;
+        let backups = backup::known(backend, &takeover_fence).await?;
+        let PeerIndex { index, received } = self.index_store().make(&peer.name, worker)?;
         // A blob that a list was late with is no loss: an index without it would never learn what is in it.
         let is_lost = peer.gaps() + 1 >= GAP_CHECKS_MAX;
         let report = self.blobs_report(&peer.name).filter(|_| is_lost);
         let rebuild = Rebuild {
             backend,
             worker,
-            horizon: &horizon,
+            takeover_fence: &takeover_fence,
             records: peer.records(),
             backups: &backups,
             accept_loss: report.as_deref(),
@@ -165,7 +166,7 @@ impl Others {
             }
             Err(error) => return Err(error),
         };
-        // After the list, as in `catch_up`: it may have a blob that an heir, whose horizon came too late, does not.
+        // After the list, as in `catch_up`: it may have a blob that an heir, whose takeover fence came too late, does not.
         match check_owner(backend, worker).await {
             Ok(()) => {}
             Err(PackError::Superseded { by, .. }) => {
@@ -175,20 +176,20 @@ impl Others {
             Err(error) => return Err(error),
         }
         let at = Applied { lsn: 0, ..rebuilt.applied };
-        write_lost(&index, &horizon)?;
+        write_lost(&index, &takeover_fence)?;
         index.set_applied(&at)?;
         index.flush()?;
-        self.known_versions(peer, worker, PeerIndex { index, heard }, at).map(Some)
+        self.known_versions(peer, worker, PeerIndex { index, received }, at).map(Some)
     }
 
     fn known_versions(
         &self,
         peer: &Arc<Peer>,
         worker: WorkerId,
-        PeerIndex { index, heard }: PeerIndex,
+        PeerIndex { index, received }: PeerIndex,
         at: Applied,
     ) -> Result<Arc<FollowedIndex>, PackError> {
-        let parts = (self.bodies(peer, index), heard);
+        let parts = (self.bodies(peer, index), received);
         Ok(Arc::new(FollowedIndex::new(worker, parts, at, self.peer_clock.clone())?))
     }
 
@@ -239,21 +240,21 @@ impl Others {
         &self,
         peer: &Peer,
         known: &Arc<FollowedIndex>,
-        heard: FeedUpdate,
+        received: FeedUpdate,
     ) -> Result<(), PackError> {
         let _following = peer.following.lock().await;
         let at = known.at();
         let current = peer.known();
         let is_current = current.is_some_and(|current| Arc::ptr_eq(&current, known));
-        let is_next = heard.blob() == at.blob + 1;
+        let is_next = received.blob() == at.blob + 1;
         if !is_current || !is_next {
             return Ok(());
         }
-        match heard {
+        match received {
             FeedUpdate::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
                 let (taking, name) = (known.clone(), peer.name.clone());
-                let heard = ReceivedEntries { blob, from, is_whole, bytes: bytes.to_vec() };
-                blocking::run(move || taking.hear(&name, &heard)).await??;
+                let received = ReceivedEntries { blob, from, is_whole, bytes: bytes.to_vec() };
+                blocking::run(move || taking.hear(&name, &received)).await??;
             }
             FeedUpdate::Uploaded { blob, row } => {
                 let name = row.name(known.blob(blob));
@@ -315,8 +316,8 @@ fn next_entry<'a>(
         Ok(found) => Ok(Some(found)),
         Err(postcard::Error::DeserializeUnexpectedEnd) if !is_whole => Ok(None),
         Err(error) => {
-            let told = format!("what worker {name} tells of itself");
-            Err(PackError::damaged(told, error.to_string()))
+            let reported = format!("what worker {name} tells of itself");
+            Err(PackError::damaged(reported, error.to_string()))
         }
     }
 }
@@ -350,9 +351,9 @@ async fn take_blob(
             return Ok(true);
         }
         known.takes_unlogged();
-        let heard = known.at().lsn;
+        let received = known.at().lsn;
         for entry in FooterReader::new(&path, &tail)? {
-            known.take(name.id.seq, &entry?, heard)?;
+            known.take(name.id.seq, &entry?, received)?;
         }
         known.whole(name.id.seq)?;
         Ok(true)
@@ -368,16 +369,16 @@ fn has_received_all(
     blob: BlobId,
     footer: FooterReader<'_>,
 ) -> Result<bool, PackError> {
-    let heard = known.index().blob_content(blob)?;
-    let Some(heard) = heard else {
+    let received = known.index().blob_content(blob)?;
+    let Some(received) = received else {
         // No change was received, or a later one retired it.
         return Ok(true);
     };
-    has_heard(&heard, blob.seq <= known.at().blob, footer)
+    has_heard(&received, blob.seq <= known.at().blob, footer)
 }
 
 fn has_heard(
-    heard: &BlobContent,
+    received: &BlobContent,
     is_whole: bool,
     footer: FooterReader<'_>,
 ) -> Result<bool, PackError> {
@@ -385,11 +386,11 @@ fn has_heard(
     for entry in footer {
         let entry = entry?;
         first.get_or_insert((entry.seq, entry.clock));
-        has_last |= (entry.seq, entry.clock) == (heard.last, heard.clock);
-        is_longer |= entry.seq > heard.last;
+        has_last |= (entry.seq, entry.clock) == (received.last, received.clock);
+        is_longer |= entry.seq > received.last;
     }
     let has_first = first.is_some_and(|(seq, clock)| {
-        seq == heard.first && heard.first_clock.is_none_or(|heard| heard == clock)
+        seq == received.first && received.first_clock.is_none_or(|received| received == clock)
     });
     Ok(has_first && has_last && !(is_whole && is_longer))
 }
@@ -426,18 +427,18 @@ mod tests {
     fn what_was_heard_is_in_a_footer_that_begins_with_the_same_change() {
         let (first_clock, clock) = (Some(HybridClock(100)), HybridClock(102));
         let (first, last) = (OpSeq(10), OpSeq(12));
-        let heard = BlobContent { first, first_clock, last, clock, end: 0, live: 0 };
-        let has = |heard: &BlobContent, changes: &[(u64, u64)]| {
+        let received = BlobContent { first, first_clock, last, clock, end: 0, live: 0 };
+        let has = |received: &BlobContent, changes: &[(u64, u64)]| {
             let tail = footer(changes);
-            has_heard(heard, false, FooterReader::new("a blob", &tail).unwrap()).unwrap()
+            has_heard(received, false, FooterReader::new("a blob", &tail).unwrap()).unwrap()
         };
         let theirs = [(10, 100), (11, 101), (12, 102), (13, 103)];
-        assert!(has(&heard, &theirs));
+        assert!(has(&received, &theirs));
         let mixed = [(10, 99), (11, 101), (12, 102)];
-        assert!(!has(&heard, &mixed), "another process gave the first number");
-        let of_v1 = BlobContent { first_clock: None, ..heard };
+        assert!(!has(&received, &mixed), "another process gave the first number");
+        let of_v1 = BlobContent { first_clock: None, ..received };
         assert!(has(&of_v1, &theirs) && has(&of_v1, &mixed), "a row of an earlier build");
-        assert!(!has(&heard, &[(10, 100), (11, 101), (12, 103)]));
-        assert!(!has(&heard, &[(9, 99), (10, 100), (12, 102)]));
+        assert!(!has(&received, &[(10, 100), (11, 101), (12, 103)]));
+        assert!(!has(&received, &[(9, 99), (10, 100), (12, 102)]));
     }
 }

@@ -26,7 +26,7 @@ const DIR: &str = "peers";
 /// An index of another worker, and what was heard beyond it.
 pub(crate) struct PeerIndex {
     pub(crate) index: Index,
-    pub(crate) heard: ReceivedLog,
+    pub(crate) received: ReceivedLog,
 }
 
 /// Where indexes come from: a directory, or the memory of a simulation.
@@ -84,7 +84,7 @@ impl Directory {
         self.indexes.join(name.as_str()).join(file(worker, number))
     }
 
-    fn heard(
+    fn received(
         &self,
         name: &WorkerName,
         worker: WorkerId,
@@ -106,9 +106,9 @@ impl PeerIndexStore for Directory {
                 for (other, of) in all.iter().filter(|at| **at != (*claim, *number)) {
                     LsmKv::remove(&self.path(name, *other, *of))?;
                 }
-                let heard = self.heard(name, *claim, *number)?;
-                heard.remove_others()?;
-                return Ok(Some((PeerIndex { index, heard }, applied)));
+                let received = self.received(name, *claim, *number)?;
+                received.remove_others()?;
+                return Ok(Some((PeerIndex { index, received }, applied)));
             }
         }
         Ok(None)
@@ -122,8 +122,8 @@ impl PeerIndexStore for Directory {
         let all = self.list(name)?.into_iter().rev();
         for (claim, number) in all.filter(|(claim, _)| *claim < worker) {
             if let (index, Some(applied)) = open(&self.path(name, claim, number))? {
-                let heard = self.heard(name, claim, number)?;
-                return Ok(Some((claim, PeerIndex { index, heard }, applied)));
+                let received = self.received(name, claim, number)?;
+                return Ok(Some((claim, PeerIndex { index, received }, applied)));
             }
         }
         Ok(None)
@@ -134,11 +134,11 @@ impl PeerIndexStore for Directory {
         let last = all.into_iter().rfind(|(claim, _)| *claim == worker);
         let number = last.map_or(1, |(_, number)| number + 1);
         let (index, _) = open(&self.path(name, worker, number))?;
-        let mut heard = self.heard(name, worker, number)?;
+        let mut received = self.received(name, worker, number)?;
         // A try before may have left one.
-        heard.read()?;
-        heard.clear()?;
-        Ok(PeerIndex { index, heard })
+        received.read()?;
+        received.clear()?;
+        Ok(PeerIndex { index, received })
     }
 }
 

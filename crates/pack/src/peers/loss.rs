@@ -13,8 +13,8 @@ use crate::error::PackError;
 use crate::format::rows::PackedVersion;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
-use crate::owner::horizon::Horizon;
 use crate::owner::name::WorkerName;
+use crate::owner::takeover_fence::TakeoverFence;
 
 /// Called with a row's key and its version; returns true if that is lost.
 type Judging<'a> = dyn FnMut(&[u8], &PackedVersion) -> Result<bool, PackError> + 'a;
@@ -32,16 +32,16 @@ impl Others {
         &self,
         peer: &Peer,
         (before, index): (WorkerId, &Index),
-        horizon: &Horizon,
+        takeover_fence: &TakeoverFence,
     ) -> Result<(), PackError> {
-        let last = horizon.last(before).unwrap_or(0);
+        let last = takeover_fence.last(before).unwrap_or(0);
         let lost = index.standing()?.into_iter();
         let lost = lost.filter(|(id, _)| id.worker == before && id.seq > last);
         let Some(first) = lost.map(|(_, content)| content.first).min() else { return Ok(()) };
         let is_lost =
             |version: &PackedVersion| version.op.view.0 == before.0 && version.op.seq >= first;
         let lines = lines_of(index, &mut |_, version| Ok(is_lost(version)))?;
-        let why = format!("was taken over by {}", peer.told().worker);
+        let why = format!("was taken over by {}", peer.announcement().worker);
         self.write_lines(peer, before, &why, &lines)
     }
 
@@ -54,9 +54,9 @@ impl Others {
         made: &Index,
         blob: BlobId,
     ) -> Result<(), PackError> {
-        let told = known.index().standing()?.into_iter();
-        let told = told.filter(|(id, _)| id.worker == blob.worker && id.seq >= blob.seq);
-        let Some(first) = told.map(|(_, content)| content.first).min() else { return Ok(()) };
+        let reported = known.index().standing()?.into_iter();
+        let reported = reported.filter(|(id, _)| id.worker == blob.worker && id.seq >= blob.seq);
+        let Some(first) = reported.map(|(_, content)| content.first).min() else { return Ok(()) };
         let lines = lines_of(known.index(), &mut |row, version| {
             let is_told = version.op.view.0 == blob.worker.0 && version.op.seq >= first;
             Ok(is_told && made.version_at(row)?.as_ref() != Some(version))

@@ -89,7 +89,7 @@ pub(crate) struct Others {
     /// Another directory has this worker's name by now.
     superseded: AtomicBool,
     /// The time at which the status of the others was last written down.
-    told: Mutex<Option<Instant>>,
+    last_written: Mutex<Option<Instant>>,
     handed_on: AtomicU64,
 }
 
@@ -125,7 +125,7 @@ impl Others {
             listed: Mutex::new(None),
             uptime,
             superseded: AtomicBool::new(false),
-            told: Mutex::new(None),
+            last_written: Mutex::new(None),
             handed_on: AtomicU64::new(0),
         }
     }
@@ -173,7 +173,7 @@ impl Others {
     pub(crate) async fn announce(&self) -> Result<(), PackError> {
         self.me.write(&self.root).await?;
         let all = announce::all(&self.root).await?;
-        let is_at_root = all.iter().any(|told| told.prefix.is_empty());
+        let is_at_root = all.iter().any(|announcement| announcement.prefix.is_empty());
         if !is_at_root && is_claimed(&self.root).await? {
             return Err(PackError::Config {
                 what: "a worker with a name",
@@ -209,16 +209,16 @@ impl Others {
         let (own, all): (Vec<_>, Vec<_>) = announce::all(&self.root)
             .await?
             .into_iter()
-            .partition(|told| told.name == self.me.name);
+            .partition(|announcement| announcement.name == self.me.name);
         self.check_own_status(own.first()).await?;
         let before = *self.listed.lock();
-        for told in all {
+        for announcement in all {
             let mut peers = self.peers.write();
-            match peers.get(&told.name) {
-                Some(peer) => peer.tells(told),
+            match peers.get(&announcement.name) {
+                Some(peer) => peer.announced(announcement),
                 None => {
-                    tracing::info!(worker = %told.name, "another worker shares the bucket");
-                    let peer = Arc::new(Peer::new(told, &self.root, before));
+                    tracing::info!(worker = %announcement.name, "another worker shares the bucket");
+                    let peer = Arc::new(Peer::new(announcement, &self.root, before));
                     peers.insert(peer.name.clone(), peer);
                 }
             }
@@ -237,13 +237,13 @@ impl Others {
 
     /// Checks if this worker's status in the bucket is the one that it wrote last. A late request of an earlier run may
     /// have overwritten it.
-    async fn check_own_status(&self, told: Option<&Announcement>) -> Result<(), PackError> {
-        match told {
-            Some(told) if told.worker > self.me.worker => {
+    async fn check_own_status(&self, announcement: Option<&Announcement>) -> Result<(), PackError> {
+        match announcement {
+            Some(announcement) if announcement.worker > self.me.worker => {
                 self.superseded.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Some(told) if *told == self.me => Ok(()),
+            Some(announcement) if *announcement == self.me => Ok(()),
             _ => {
                 tracing::warn!(
                     "this worker's status in the bucket is out of date: writing it again"

@@ -44,7 +44,7 @@ pub(crate) struct Peer {
     /// Where its things lie.
     pub(crate) backend: Backend,
     known: RwLock<Option<Arc<FollowedIndex>>>,
-    told: Arc<Mutex<Announcement>>,
+    announcement: Arc<Mutex<Announcement>>,
     pace: Mutex<PeerTimes>,
     gaps: AtomicU32,
     /// The records of its processes that were read.
@@ -59,7 +59,7 @@ pub(crate) struct FollowedIndex {
     pub(crate) bodies: Arc<Bodies>,
     peer_clock: Arc<PeerClock>,
     /// Held while entries go into the file and the index, and while the index is made durable and the file emptied.
-    heard: Mutex<ReceivedLog>,
+    received: Mutex<ReceivedLog>,
     /// True if the index has something that is neither durable nor in the file.
     unlogged: AtomicBool,
     /// The position of its index. `blob` is the last blob of which everything is known. `lsn` is
@@ -78,7 +78,7 @@ struct PeerTimes {
     /// first.
     looked: Option<SuspendAwareInstant>,
     /// The time at which it answered last itself.
-    heard: Option<Instant>,
+    received: Option<Instant>,
     /// Entries that it had beyond what is known here, when it answered last.
     behind_bytes: u64,
     /// The marks of what was in the bucket, and since when that is known; oldest first.
@@ -96,17 +96,17 @@ pub(crate) struct Mark {
 impl Peer {
     /// `absent` is when the bucket was last seen without it, if it was.
     pub(crate) fn new(
-        told: Announcement,
+        announcement: Announcement,
         root: &Backend,
         absent: Option<SuspendAwareInstant>,
     ) -> Self {
         let marks = VecDeque::new();
-        let pace = PeerTimes { looked: absent, heard: None, behind_bytes: 0, marks };
+        let pace = PeerTimes { looked: absent, received: None, behind_bytes: 0, marks };
         Self {
-            name: told.name.clone(),
-            backend: root.below(&told.prefix),
+            name: announcement.name.clone(),
+            backend: root.below(&announcement.prefix),
             known: RwLock::new(None),
-            told: Arc::new(Mutex::new(told)),
+            announcement: Arc::new(Mutex::new(announcement)),
             gaps: AtomicU32::new(0),
             records: counting::Known::default(),
             pace: Mutex::new(pace),
@@ -124,20 +124,20 @@ impl Peer {
     }
 
     /// Its last announcement.
-    pub(crate) fn told(&self) -> Announcement {
-        self.told.lock().clone()
+    pub(crate) fn announcement(&self) -> Announcement {
+        self.announcement.lock().clone()
     }
 
     /// The same for a link that goes on asking it.
     pub(super) fn peer_clock(&self) -> Arc<Mutex<Announcement>> {
-        self.told.clone()
+        self.announcement.clone()
     }
 
     /// Takes a new announcement. One of a worker that was superseded comes too late.
-    pub(super) fn tells(&self, told: Announcement) {
-        let mut last = self.told.lock();
-        if told.worker >= last.worker {
-            *last = told;
+    pub(super) fn announced(&self, announcement: Announcement) {
+        let mut last = self.announcement.lock();
+        if announcement.worker >= last.worker {
+            *last = announcement;
         }
     }
 
@@ -195,12 +195,12 @@ impl Peer {
 
     /// Time since it answered itself; `None` if it never did.
     pub(crate) fn silent_for(&self) -> Option<Duration> {
-        self.pace.lock().heard.map(|heard| heard.elapsed())
+        self.pace.lock().received.map(|received| received.elapsed())
     }
 
     pub(super) fn answered(&self, behind_bytes: u64) {
         let mut pace = self.pace.lock();
-        pace.heard = Some(Instant::now());
+        pace.received = Some(Instant::now());
         pace.behind_bytes = behind_bytes;
     }
 
@@ -213,7 +213,7 @@ impl Peer {
 impl FollowedIndex {
     pub(super) fn new(
         worker: WorkerId,
-        (bodies, heard): (Bodies, ReceivedLog),
+        (bodies, received): (Bodies, ReceivedLog),
         at: Applied,
         peer_clock: Arc<PeerClock>,
     ) -> Result<Self, PackError> {
@@ -230,7 +230,7 @@ impl FollowedIndex {
         Ok(Self {
             worker,
             bodies: Arc::new(bodies),
-            heard: Mutex::new(heard),
+            received: Mutex::new(received),
             unlogged: AtomicBool::new(false),
             peer_clock,
             reached: watch::Sender::new(at.clock),
@@ -265,26 +265,30 @@ impl FollowedIndex {
     }
 
     /// Takes entries that the worker told, from a byte of a blob's entries on: first into the file.
-    pub(super) fn hear(&self, name: &WorkerName, heard: &ReceivedEntries) -> Result<(), PackError> {
-        let entries = heard.parse(name)?;
-        let mut log = self.heard.lock();
+    pub(super) fn hear(
+        &self,
+        name: &WorkerName,
+        received: &ReceivedEntries,
+    ) -> Result<(), PackError> {
+        let entries = received.parse(name)?;
+        let mut log = self.received.lock();
         if self.unlogged.load(Ordering::Relaxed) {
             self.settle(&mut log)?;
         }
         if !bugs::planted(Bug::ReceivedNotStored) {
-            log.append(heard)?;
+            log.append(received)?;
         }
-        self.take_all(heard, entries)
+        self.take_all(received, entries)
     }
 
     /// Takes what was heard before the process ended, and not made durable in the index.
     pub(super) fn recall(&self, name: &WorkerName) -> Result<(), PackError> {
-        let mut log = self.heard.lock();
-        for heard in log.read()? {
+        let mut log = self.received.lock();
+        for received in log.read()? {
             let at = self.at();
-            if heard.blob == at.blob + 1 && heard.from <= at.lsn {
-                let entries = heard.parse(name)?;
-                self.take_all(&heard, entries)?;
+            if received.blob == at.blob + 1 && received.from <= at.lsn {
+                let entries = received.parse(name)?;
+                self.take_all(&received, entries)?;
             }
         }
         Ok(())
@@ -292,13 +296,13 @@ impl FollowedIndex {
 
     fn take_all(
         &self,
-        heard: &ReceivedEntries,
+        received: &ReceivedEntries,
         entries: Vec<(Entry, u64)>,
     ) -> Result<(), PackError> {
         for (entry, end) in entries {
-            self.take(heard.blob, &entry, end)?;
+            self.take(received.blob, &entry, end)?;
         }
-        if heard.is_whole { self.whole(heard.blob) } else { Ok(()) }
+        if received.is_whole { self.whole(received.blob) } else { Ok(()) }
     }
 
     /// Something comes from the bucket, past the file.
@@ -308,19 +312,19 @@ impl FollowedIndex {
 
     /// Bytes of what was heard and is not durable in the index.
     pub(super) fn received_bytes(&self) -> u64 {
-        self.heard.lock().len()
+        self.received.lock().len()
     }
 
     /// Takes a change of its blob `seq`; one that is known already does nothing. `heard` is how many bytes of the
     /// blob's entries are known then.
-    pub(super) fn take(&self, seq: u64, entry: &Entry, heard: u64) -> Result<(), PackError> {
+    pub(super) fn take(&self, seq: u64, entry: &Entry, received: u64) -> Result<(), PackError> {
         let mut at = self.at();
         if entry.seq <= at.seq {
             return Ok(());
         }
         at.seq = entry.seq;
         at.clock = at.clock.max(entry.clock);
-        at.lsn = heard;
+        at.lsn = received;
         let index = self.index();
         self.peer_clock.show(entry.clock, || index.apply(self.blob(seq), entry, Some(&at)))?;
         *self.at.lock() = at;
@@ -380,7 +384,7 @@ impl FollowedIndex {
 
     /// Makes durable what was taken.
     pub(super) fn flush(&self) -> Result<(), PackError> {
-        self.settle(&mut self.heard.lock())?;
+        self.settle(&mut self.received.lock())?;
         while self.index().maintain()? == larder_kv::Progress::Worked {}
         Ok(())
     }

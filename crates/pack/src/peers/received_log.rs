@@ -187,22 +187,22 @@ mod tests {
     #[test]
     fn records_survive_a_crash_and_one_cut_off_is_none() {
         let disk = SimDisk::new(1, 1 << 20);
-        let mut heard = log(&disk);
-        assert!(heard.read().unwrap().is_empty());
+        let mut received = log(&disk);
+        assert!(received.read().unwrap().is_empty());
         let all = [record(1, b"first"), record(2, b""), record(3, &[7; 3000])];
         for record in &all {
-            heard.append(record).unwrap();
+            received.append(record).unwrap();
         }
         disk.crash();
         let disk = disk.reopen();
-        let mut heard = log(&disk);
-        assert_eq!(heard.read().unwrap(), all);
-        heard.append(&record(4, b"fourth")).unwrap();
+        let mut received = log(&disk);
+        assert_eq!(received.read().unwrap(), all);
+        received.append(&record(4, b"fourth")).unwrap();
         let file = disk.open("heard/a/1", OpenMode::ReadWrite).unwrap();
-        file.set_len(heard.len() - 1).unwrap();
-        let mut heard = log(&disk);
-        assert_eq!(heard.read().unwrap(), all);
-        heard.append(&record(5, b"fifth")).unwrap();
+        file.set_len(received.len() - 1).unwrap();
+        let mut received = log(&disk);
+        assert_eq!(received.read().unwrap(), all);
+        received.append(&record(5, b"fifth")).unwrap();
         let read = log(&disk).read().unwrap();
         assert_eq!(read[3], record(5, b"fifth"), "it took the place of what was cut off");
     }
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn it_is_empty_when_the_index_is_durable_and_others_go() {
         let disk = SimDisk::new(1, 1 << 20);
-        let mut heard = log(&disk);
-        heard.append(&record(1, b"first")).unwrap();
-        heard.clear().unwrap();
+        let mut received = log(&disk);
+        received.append(&record(1, b"first")).unwrap();
+        received.clear().unwrap();
         assert!(log(&disk).read().unwrap().is_empty());
         let name = WorkerName::new("a").unwrap();
         let mut next = ReceivedLog::of(disk.clone(), &name, "2").unwrap();

@@ -86,10 +86,10 @@ impl WorkersStatus {
 impl Others {
     /// Writes it down, if the last time is long enough ago.
     pub(crate) fn write_status(&self, disk: &dyn Disk) {
-        let mut told = self.told.lock();
-        if told.is_none_or(|told| told.elapsed() >= WORKERS_STATUS_PERIOD) {
+        let mut last_written = self.last_written.lock();
+        if last_written.is_none_or(|at| at.elapsed() >= WORKERS_STATUS_PERIOD) {
             self.status().write(disk);
-            *told = Some(tokio::time::Instant::now());
+            *last_written = Some(tokio::time::Instant::now());
         }
     }
 
@@ -97,13 +97,13 @@ impl Others {
     pub(crate) fn status(&self) -> WorkersStatus {
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let others = self.peers().into_iter().map(|peer| {
-            let told = peer.told();
+            let announcement = peer.announcement();
             let not_uploaded =
                 peer.known().map_or(0, |known| known.at().seq.0.saturating_sub(known.mark().seq.0));
             OtherStatus {
-                name: told.name.to_string(),
-                worker: told.worker.0,
-                address: told.address,
+                name: announcement.name.to_string(),
+                worker: announcement.worker.0,
+                address: announcement.address,
                 unseen_ms: ms(peer.unseen()),
                 unheard_ms: peer.silent_for().map(ms),
                 behind_bytes: peer.behind_bytes(),

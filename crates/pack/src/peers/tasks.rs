@@ -95,21 +95,21 @@ async fn listen_to(others: Arc<Others>, peer: Arc<Peer>) {
 }
 
 async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
-    let told = peer.told();
+    let reported = peer.announcement();
     let deferred = |reason: &str| PackError::Deferred { reason: reason.to_owned() };
-    let known = peer.known().filter(|known| known.worker == told.worker);
+    let known = peer.known().filter(|known| known.worker == reported.worker);
     let known = known.ok_or_else(|| deferred("it was not looked at yet"))?;
-    if told.address.is_none() {
+    if reported.address.is_none() {
         return Err(deferred("it answers nobody"));
     }
     // If it refuses, it runs on another copy of the directory than the process that told the last:
     // the bucket decides.
     let asked = known.asks()?;
-    let (heard, behind) = others.caller().changes(&told, asked).await?;
+    let (received, behind) = others.caller().changes(&reported, asked).await?;
     peer.answered(behind);
-    match heard {
+    match received {
         FeedUpdate::Nothing { .. } => Ok(()),
-        heard => others.take_received(peer, &known, heard).await,
+        received => others.take_received(peer, &known, received).await,
     }
 }
 

@@ -77,12 +77,12 @@ impl VersionGc {
             return Ok(0);
         }
         let peers = self.others.peers();
-        let heard: ReceivedMarks = peers.iter().filter_map(heard_of).collect();
-        let heard = Arc::new(heard);
+        let received: ReceivedMarks = peers.iter().filter_map(heard_of).collect();
+        let received = Arc::new(received);
         let mut given_up = 0;
         for record in self.index.buckets() {
             match self.swept(&record.name, record.location.as_deref()) {
-                Some(of) => given_up += self.tombstones(&record, &of, &heard).await?,
+                Some(of) => given_up += self.tombstones(&record, &of, &received).await?,
                 None => given_up += self.versions(&record).await?,
             }
         }
@@ -124,7 +124,7 @@ impl VersionGc {
         &mut self,
         record: &BucketRecord,
         of: &BucketName,
-        heard: &Arc<ReceivedMarks>,
+        received: &Arc<ReceivedMarks>,
     ) -> Result<u64, PackError> {
         let (mut given_up, mut after) = (0, None);
         loop {
@@ -133,7 +133,7 @@ impl VersionGc {
             after = Some(last.clone());
             for (key, tombstone) in some {
                 let is_superseded = self.state(of, &key, &tombstone)? == State::Superseded;
-                if is_superseded || self.is_unneeded(of, (record.id, &key), &tombstone, heard)? {
+                if is_superseded || self.is_unneeded(of, (record.id, &key), &tombstone, received)? {
                     given_up += self.give_up(&record.name, key, tombstone.op).await?;
                 }
             }
@@ -211,7 +211,7 @@ impl VersionGc {
         of: &BucketName,
         (bucket, key): (BucketId, &ObjectKey),
         tombstone: &PackedVersion,
-        heard: &Arc<ReceivedMarks>,
+        received: &Arc<ReceivedMarks>,
     ) -> Result<bool, PackError> {
         let rank = Rank::of(tombstone);
         let at = (bucket, key.clone());
@@ -236,7 +236,7 @@ impl VersionGc {
             Some((op, then)) if *op == tombstone.op => Ok(is_settled(then)),
             _ => {
                 if self.cleared.len() < TOMBSTONES_REMEMBERED {
-                    self.cleared.insert(at, (tombstone.op, heard.clone()));
+                    self.cleared.insert(at, (tombstone.op, received.clone()));
                 }
                 Ok(false)
             }

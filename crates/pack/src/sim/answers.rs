@@ -49,9 +49,9 @@ async fn the_clock_of_a_change_is_told_with_its_answer() {
         assert!(answer.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         process.queue.push(Request::Change { command: Box::new(command), reply }).unwrap();
         process.commit().unwrap();
-        let told = process.marks.clock.load(Ordering::Relaxed);
-        assert_ne!(told, 0);
-        assert_eq!(looker.seen.load(Ordering::Relaxed), told, "at the answer, and after it");
+        let reported = process.marks.clock.load(Ordering::Relaxed);
+        assert_ne!(reported, 0);
+        assert_eq!(looker.seen.load(Ordering::Relaxed), reported, "at the answer, and after it");
     }
     RUNNING.set(false);
 }

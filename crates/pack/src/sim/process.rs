@@ -32,9 +32,9 @@ use crate::gc::repack::backoff::RepackBackoff;
 use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::owner::counting::Counting;
-use crate::owner::horizon::Horizon;
 use crate::owner::numbering::Numbering;
 use crate::owner::ownership::Ownership;
+use crate::owner::takeover_fence::TakeoverFence;
 use crate::peers::Others;
 use crate::peers::feed::{FeedSource, Handed};
 use crate::peers::version_gc::VersionGc;
@@ -97,7 +97,7 @@ pub(crate) struct Process {
     pub(crate) queue: Arc<Queue>,
     pub(crate) under_way: Arc<StandalonesInFlight>,
     pub(crate) committer: Committer,
-    pub(crate) horizon: Horizon,
+    pub(crate) takeover_fence: TakeoverFence,
     pub(crate) backend: Backend,
     pub(crate) others: Option<Arc<Others>>,
     pub(crate) marks: Arc<Marks>,
@@ -130,13 +130,14 @@ impl Process {
     ) -> Result<Self, PackError> {
         let disk: Arc<dyn Disk> = disk;
         let numbering = Arc::new(Numbering::new(backend.clone(), worker, disk.clone(), uptime));
-        let horizon = Horizon::establish(&backend, worker, numbering.records()).await?;
-        let heads = backup::known(&backend, &horizon).await?;
+        let takeover_fence =
+            TakeoverFence::establish(&backend, worker, numbering.records()).await?;
+        let heads = backup::known(&backend, &takeover_fence).await?;
         let (backups, accept_loss) = (&heads[..], None);
         let rebuild = Rebuild {
             backend: &backend,
             worker,
-            horizon: &horizon,
+            takeover_fence: &takeover_fence,
             records: numbering.records(),
             backups,
             accept_loss,
@@ -176,8 +177,15 @@ impl Process {
             owner: owner.clone(),
             spool_bytes: 8 * BLOB_BYTES,
         };
-        let mut maintenance =
-            maintenance(&backend, &index, &spool, &queue, (&owner, worker), &heads, &horizon);
+        let mut maintenance = maintenance(
+            &backend,
+            &index,
+            &spool,
+            &queue,
+            (&owner, worker),
+            &heads,
+            &takeover_fence,
+        );
         maintenance.remover.began = began;
         if let Some(others) = &others {
             maintenance.remover.grace = others.settings().kept;
@@ -189,7 +197,7 @@ impl Process {
             queue,
             under_way,
             committer,
-            horizon,
+            takeover_fence,
             backend,
             others,
             marks,
@@ -316,7 +324,7 @@ fn maintenance(
     queue: &Arc<Queue>,
     (owner, worker): (&Arc<Ownership>, WorkerId),
     heads: &[Head],
-    horizon: &Horizon,
+    takeover_fence: &TakeoverFence,
 ) -> Maintenance {
     let (backups, pace) = (Arc::new(Backups::of(heads)), || TokenBucket::new(1 << 30, 1 << 40));
     let counters = backend.counters();
@@ -341,7 +349,7 @@ fn maintenance(
             counters: counters.clone(),
             worker,
             owner: owner.clone(),
-            horizon: horizon.clone(),
+            takeover_fence: takeover_fence.clone(),
             grace: Duration::ZERO,
             pace: pace(),
             unwanted: BTreeMap::new(),

@@ -192,8 +192,8 @@ fn a_backup_ahead_of_its_blobs_is_found() {
 }
 
 #[test]
-fn a_horizon_that_is_not_kept_is_found() {
-    is_found(Bug::HorizonNotKept, SEEDS_OF_BUGS, run);
+fn a_takeover_fence_that_is_not_kept_is_found() {
+    is_found(Bug::TakeoverFenceNotKept, SEEDS_OF_BUGS, run);
 }
 
 #[test]

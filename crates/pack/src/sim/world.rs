@@ -439,7 +439,7 @@ impl World {
             tokio::time::advance(Duration::from_secs(31)).await;
         }
         let (counts, worker) = (*old.spool.uploaded().borrow(), old.worker);
-        let there = self.process().horizon.last(worker).unwrap_or(0);
+        let there = self.process().takeover_fence.last(worker).unwrap_or(0);
         assert!(counts <= there, "blob {counts} of worker {worker} counts, and is void");
     }
 

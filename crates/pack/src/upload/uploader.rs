@@ -13,7 +13,7 @@
 //!
 //! # Nothing that was acknowledged is void
 //!
-//! An heir writes its claim, then lists the blobs, then writes its horizon from that list: a blob that is not in it is
+//! An heir writes its claim, then lists the blobs, then writes its takeover fence from that list: a blob that is not in it is
 //! void. This worker uploads a blob, then looks for a claim, then acknowledges. Requests and lists see every request
 //! that was answered before they began. If the look found no claim, it began before the claim was answered, and the list
 //! began after that: so it shows the blob, which was there before the look. If the blob is not in the list, it arrived
@@ -84,8 +84,8 @@ impl Uploader {
             count(&self.backend.counters().blobs);
             add(&self.backend.counters().bundles, sealed.units.len() as u64 - 1);
             let (reply, durable) = oneshot::channel();
-            let told = Request::Uploaded { seq: sealed.id.seq, row: sealed.row, reply };
-            if self.queue.push(told).is_err() {
+            let uploaded = Request::Uploaded { seq: sealed.id.seq, row: sealed.row, reply };
+            if self.queue.push(uploaded).is_err() {
                 return;
             }
             // Dropped when it is done; if the committer is gone it is done at the next start.

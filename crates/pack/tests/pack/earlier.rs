@@ -11,13 +11,13 @@ use object_store::path::Path as Name;
 use crate::support::{Faulty, config, content, get, made, open, put_and_flush, snapshot, try_open};
 
 /// Reads a name as builds from before numbers do. They read that of a claim before they claim
-/// anything, and that of a horizon at each start before they open the index. Of a name that they
+/// anything, and that of a takeover fence at each start before they open the index. Of a name that they
 /// refuse, they say that it is damaged, and end.
 fn earlier_build_reads(name: &str) -> bool {
     u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16).is_some()
 }
 
-/// Names below claims and horizons at which such a build stops.
+/// Names below claims and takeover fences at which such a build stops.
 async fn stops_at(backend: &Faulty, below: &str) -> Vec<String> {
     let mut stops = Vec::new();
     for prefix in ["claims", "horizons"] {
@@ -113,9 +113,9 @@ async fn a_successor_that_cannot_read_a_blobs_name_takes_over_nothing() {
     let takes = PackConfig { take_over: true, ..config(new.path()) };
     let error = try_open(takes, &backend).await.err().unwrap().to_string();
     assert!(error.contains(&later), "{error}");
-    let horizons: Vec<_> =
+    let takeover_fences: Vec<_> =
         backend.names("horizons").await.into_iter().map(|(name, _)| name).collect();
-    assert_eq!(horizons, [MARKERS[1]], "what it did not list would be void for ever");
+    assert_eq!(takeover_fences, [MARKERS[1]], "what it did not list would be void for ever");
     drop(dir);
 }
 

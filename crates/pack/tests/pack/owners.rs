@@ -61,7 +61,7 @@ async fn a_blob_that_arrives_after_a_take_over_is_not_acknowledged_and_stays_in_
 struct Slow {
     body: Sent,
     asked: Option<oneshot::Sender<()>>,
-    told: Option<oneshot::Receiver<()>>,
+    released: Option<oneshot::Receiver<()>>,
 }
 
 impl PutBody for Slow {
@@ -70,9 +70,9 @@ impl PutBody for Slow {
     }
 
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        if let (Some(asked), Some(told)) = (self.asked.take(), self.told.take()) {
+        if let (Some(asked), Some(released)) = (self.asked.take(), self.released.take()) {
             asked.send(()).unwrap();
-            told.await.unwrap();
+            released.await.unwrap();
         }
         self.body.next().await
     }
@@ -87,9 +87,9 @@ async fn a_large_object_that_arrives_after_a_take_over_is_not_acknowledged() {
     let (_dir, backend, store) = made().await;
     assert!(store.flush().await);
     let store = Arc::new(store);
-    let ((asked, waits), (tell, told)) = (oneshot::channel(), oneshot::channel());
+    let ((asked, waits), (tell, released)) = (oneshot::channel(), oneshot::channel());
     let body = Sent::whole(content(1, 2 * MIB));
-    let body = Slow { body, asked: Some(asked), told: Some(told) };
+    let body = Slow { body, asked: Some(asked), released: Some(released) };
     let putting = store.clone();
     let putting = tokio::spawn(async move {
         putting.put(&bucket("first"), &key("large"), PutOptions::default(), body).await

@@ -22,8 +22,8 @@ async fn a_worker_skips_anothers_lost_blob_only_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let refused = try_open(shared(dir.path(), "b"), &backend).await.err().unwrap().to_string();
     assert!(refused.contains("--accept-loss"), "{refused}");
-    let told = PackConfig { accept_loss: true, ..shared(dir.path(), "b") };
-    let b = try_open(told, &backend).await.unwrap();
+    let reported = PackConfig { accept_loss: true, ..shared(dir.path(), "b") };
+    let b = try_open(reported, &backend).await.unwrap();
     for seed in [0, 2] {
         assert_eq!(get(&b, &format!("k{seed}")).await.unwrap(), content(seed, 1000));
     }

@@ -125,10 +125,15 @@ impl Pg {
                     batch.commit_put(put, put.body.clone(), (id, None), id)?;
                 }
             }
-            Op::RemoteChange(told) => {
-                if !matches!(told.put.body, Body::Chunk(_)) {
+            Op::RemoteChange(remote) => {
+                if !matches!(remote.put.body, Body::Chunk(_)) {
                     self.supersede(entry);
-                    batch.commit_put(&told.put, told.put.body.clone(), (id, Some(told)), id)?;
+                    batch.commit_put(
+                        &remote.put,
+                        remote.put.body.clone(),
+                        (id, Some(remote)),
+                        id,
+                    )?;
                 }
             }
             Op::Purge(purge) => {
@@ -227,7 +232,7 @@ impl Pg {
                 );
                 self.note_holders(&chunk);
                 self.supersede_older(open);
-                let by = (open.id, open.put.told());
+                let by = (open.id, open.put.remote_put());
                 batch.commit_put(open.put(), Body::Chunk(chunk), by, outcome_op)
             }
             Outcome::Committed { .. } => {
@@ -339,7 +344,7 @@ impl Batch<'_> {
         &mut self,
         put: &Put,
         body: Body,
-        (put_op, told): (OpId, Option<&RemotePut>),
+        (put_op, remote): (OpId, Option<&RemotePut>),
         now: OpId,
     ) -> Result<(), IndexError> {
         if let (Body::Stream { stream, .. }, false) =
@@ -350,7 +355,7 @@ impl Batch<'_> {
         match &put.target {
             Target::Version => {
                 let row = VersionRow { op: put_op, metax: put.metax.clone(), body };
-                self.put_version((put.bucket, &put.key), version_of(row, told), now)
+                self.put_version((put.bucket, &put.key), version_of(row, remote), now)
             }
             Target::Chunk { stream, number } => {
                 let Body::Chunk(chunk) = body else {

@@ -175,7 +175,7 @@ impl Pg {
     ) -> Result<Step, IndexError> {
         match call {
             Call::Put(put) => self.put(token, &Mutation::Own(put), index, out),
-            Call::RemoteChange(told) => self.take_remote_change(token, told, index, out),
+            Call::RemoteChange(change) => self.take_remote_change(token, change, index, out),
             Call::Append(append) => self.append_to(token, append, index, out),
             Call::Coalesce(coalesce) => self.coalesce(token, coalesce, index, out),
             Call::Delete { request, bucket, epoch, key, condition } => {

@@ -184,7 +184,7 @@ impl Pg {
             Call::Put(put) if matches!(put.content, Content::Data { .. }) => {
                 self.has_capacity_for_data()
             }
-            Call::RemoteChange(told) if told.has_data() => self.has_capacity_for_data(),
+            Call::RemoteChange(change) if change.has_data() => self.has_capacity_for_data(),
             _ => self.has_capacity_for_calls(),
         }
     }

@@ -28,7 +28,7 @@ impl Pg {
             Role::Backup | Role::Learner => {
                 let message = PeerMessage::Acked { view: self.view, through: id };
                 self.message(self.members[0], message, out);
-                self.advance(self.told.min(id.seq), out);
+                self.advance(self.primary_commit.min(id.seq), out);
             }
             Role::Levelling | Role::Active | Role::Serving => self.primary_advance(out),
             Role::Down | Role::Halted => {}

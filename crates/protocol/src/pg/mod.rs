@@ -225,7 +225,7 @@ pub struct Pg {
     commit: OpSeq,
     /// The highest commit point that a primary told, as far as this log is known to be its own: what is not durable here
     /// yet may be committed already.
-    told: OpSeq,
+    primary_commit: OpSeq,
     /// The last op appended, until it is known to be synced.
     unsynced: Option<OpId>,
     /// Ops applied last, for followers that are behind.
@@ -250,7 +250,7 @@ pub struct Pg {
     /// The op after which it reported last.
     reported_from: OpId,
     /// True if this view's primary has spoken to this follower lately, and ticks since.
-    heard: bool,
+    primary_answered: bool,
     silent_ticks: u32,
     /// Ticks since each other member said something, at a primary.
     quiet: BTreeMap<ServerId, u32>,

@@ -18,7 +18,7 @@ pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
         Op::Put(put) | Op::PutEnough { put, .. } => Some(&put.request),
         Op::Append(append) => Some(&append.request),
         Op::Coalesce(coalesce) => Some(&coalesce.request),
-        Op::RemoteChange(told) => Some(&told.put.request),
+        Op::RemoteChange(change) => Some(&change.put.request),
         Op::Purge(purge) => Some(&purge.request),
         Op::Amend(amend) => Some(&amend.request),
         Op::Noted(noted) => Some(&noted.request),
@@ -39,7 +39,7 @@ pub(super) fn clock_of(op: &Op) -> HybridClock {
     match op {
         Op::Put(put) | Op::PutEnough { put, .. } => put.metax.clock,
         Op::Append(append) => append.clock,
-        Op::RemoteChange(told) => told.put.metax.clock,
+        Op::RemoteChange(change) => change.put.metax.clock,
         Op::Purge(purge) => purge.at.clock,
         Op::Renew(renew) => renew.at.clock,
         Op::Grow(grow) => grow.at.clock,

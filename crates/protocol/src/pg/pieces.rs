@@ -119,14 +119,14 @@ impl Pg {
     pub(super) fn append_remote(
         &mut self,
         token: Token,
-        told: &RemoteAppend,
+        remote: &RemoteAppend,
         here: Option<&ObjectEntry>,
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
-        let onto = |here: &&ObjectEntry| here.put_at.qualified_by(index.region()) == told.onto;
+        let onto = |here: &&ObjectEntry| here.put_at.qualified_by(index.region()) == remote.onto;
         let base = here.filter(onto).map(|here| (here.row.op, here.row.metax.size));
-        let Some((op, _)) = base.filter(|(_, size)| *size == told.made.offset) else {
+        let Some((op, _)) = base.filter(|(_, size)| *size == remote.made.offset) else {
             let size = here.map_or(0, |here| here.row.metax.size);
             return Ok(Step::Refuse(Refusal::Append(AppendRefusal::Offset { size })));
         };
@@ -135,12 +135,12 @@ impl Pg {
         if here.is_some_and(is_full) {
             return Ok(Step::Refuse(Refusal::Append(AppendRefusal::TooManyPieces)));
         }
-        let body = match self.piece_of(told.bucket, &told.content, index)? {
+        let body = match self.piece_of(remote.bucket, &remote.content, index)? {
             Ok(body) => body,
             Err(step) => return Ok(step),
         };
         let RemoteAppend { request, bucket, key, made, attributes, etag, at, origin, .. } =
-            told.clone();
+            remote.clone();
         let attributes = Some(Box::new(attributes));
         let (onto, clock) = (Some(op), at.clock);
         let append = Append { request, bucket, key, onto, made, clock, body, attributes };

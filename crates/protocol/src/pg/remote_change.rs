@@ -57,7 +57,7 @@ impl<'a> Put<'a> {
     pub(super) fn call(&self) -> &'a PutCall {
         match self {
             Self::Own(call) => call,
-            Self::RemoteChange(told) => &told.put,
+            Self::RemoteChange(change) => &change.put,
         }
     }
 
@@ -65,8 +65,8 @@ impl<'a> Put<'a> {
     pub(super) fn op(&self, put: larder_types::Put, required_copies: u8) -> Op {
         match self {
             Self::Own(_) => Op::of_put(put, required_copies),
-            Self::RemoteChange(told) => {
-                let RemotePutCall { origin, parts, amended, .. } = (*told).clone();
+            Self::RemoteChange(change) => {
+                let RemotePutCall { origin, parts, amended, .. } = (*change).clone();
                 Op::RemoteChange(Box::new(RemotePut {
                     put,
                     required_copies,
@@ -107,7 +107,7 @@ impl Pg {
         index: &dyn Index,
     ) -> Result<Stamp, IndexError> {
         match put {
-            Put::RemoteChange(told) => Ok(told.at),
+            Put::RemoteChange(change) => Ok(change.at),
             Put::Own(call) if call.target == Target::Version => {
                 self.stamp_of(call.bucket, &call.key, index)
             }
@@ -119,7 +119,7 @@ impl Pg {
     pub(super) fn take_remote_change(
         &mut self,
         token: Token,
-        told: &RemoteChange,
+        change: &RemoteChange,
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
@@ -127,17 +127,17 @@ impl Pg {
         if own == RegionId::OWN {
             return Ok(Step::Refuse(Refusal::NoRegion));
         }
-        if let RemoteChange::Note { request, passed, forgotten } = told {
+        if let RemoteChange::Note { request, passed, forgotten } = change {
             let (request, passed, forgotten) = (*request, passed.clone(), *forgotten);
             let op = Op::Noted(Box::new(Noted { request, passed, forgotten }));
             self.append_op(op, Some((token, ReplyKind::Done)), out);
             return Ok(Step::Done);
         }
-        if let RemoteChange::Free { request, tombstones } = told {
+        if let RemoteChange::Free { request, tombstones } = change {
             return self.free(token, *request, tombstones, index, out);
         }
-        let (bucket, key) = told.key().expect("all others change a key");
-        if !told.epoch().is_some_and(|epoch| epoch_holds(index, bucket, epoch)) {
+        let (bucket, key) = change.key().expect("all others change a key");
+        if !change.epoch().is_some_and(|epoch| epoch_holds(index, bucket, epoch)) {
             return Ok(Step::Refuse(Refusal::StaleBucket));
         }
         let slot = Slot::Version(bucket, key.clone());
@@ -146,7 +146,7 @@ impl Pg {
         }
         let kept = KeyRows::read(bucket, key, index)?;
         let latest = kept.latest(own).filter(|_| !self.planted.takes_what_is_beaten());
-        match told {
+        match change {
             RemoteChange::Put(version) if latest.is_some_and(|latest| latest >= version.at) => {
                 Ok(Step::Refuse(Refusal::Beaten))
             }
@@ -392,9 +392,9 @@ fn clock_floor(pg: PgId, index: &dyn Index) -> Result<Option<HybridClock>, Index
 }
 
 /// The row of a put's version.
-pub(super) fn version_of(row: VersionRow, told: Option<&RemotePut>) -> ObjectEntry {
+pub(super) fn version_of(row: VersionRow, change: Option<&RemotePut>) -> ObjectEntry {
     let version = ObjectEntry::of_row(row);
-    let Some(told) = told else { return version };
-    let (parts, amended) = (told.parts.clone(), told.amended);
-    ObjectEntry { origin: Some(told.origin), parts, amended, ..version }
+    let Some(change) = change else { return version };
+    let (parts, amended) = (change.parts.clone(), change.amended);
+    ObjectEntry { origin: Some(change.origin), parts, amended, ..version }
 }

@@ -44,7 +44,7 @@ pub(super) struct Follower {
     /// The snapshot that it takes.
     copies: Option<Arc<SnapshotHeader>>,
     /// The manager was told that it has everything.
-    told: bool,
+    knows_commit: bool,
     /// Through here it was sent all.
     sent: OpSeq,
     /// The tick from which on it is sent again what it has not acknowledged.
@@ -137,7 +137,7 @@ impl Pg {
         self.wider_due_ms = None;
         self.reports.clear();
         (self.levelled, self.following_requested) = (false, false);
-        self.heard = false;
+        self.primary_answered = false;
         self.silent_ticks = 0;
         self.quiet.clear();
         self.digests = Digests::default();
@@ -158,7 +158,7 @@ impl Pg {
             return Ok(());
         }
         if self.follows(from) {
-            self.heard = true;
+            self.primary_answered = true;
             if self.is_awaited(&message) {
                 self.silent_ticks = 0;
             }
@@ -392,12 +392,12 @@ impl Pg {
             Role::Backup | Role::Learner => {
                 self.silent_ticks += 1;
                 if self.silent_ticks > SILENT_TICKS_MAX {
-                    self.heard = false;
+                    self.primary_answered = false;
                     self.abandon_copy();
                 }
                 if self.copy.is_some() {
                     self.request_rows(out);
-                } else if !self.heard && self.ticks >= self.report_due {
+                } else if !self.primary_answered && self.ticks >= self.report_due {
                     self.report(out);
                 }
             }
@@ -420,7 +420,7 @@ impl Pg {
     /// Lets go of learners that say nothing any more: what they have not got is remembered no longer.
     fn drop_silent(&mut self, out: &mut Outbox) {
         self.followers.retain(|&to, follower| {
-            follower.told = false;
+            follower.knows_commit = false;
             follower.silent_ticks += 1;
             let stays = follower.counts || follower.silent_ticks <= LEARNER_TICKS_MAX;
             if !stays && follower.copies.is_some() {
@@ -433,8 +433,8 @@ impl Pg {
     fn report_caught_up(&mut self, out: &mut Outbox) {
         let (view, commit) = (self.view, self.commit);
         for (&learner, follower) in &mut self.followers {
-            if !follower.counts && !follower.told && follower.acked >= commit {
-                follower.told = true;
+            if !follower.counts && !follower.knows_commit && follower.acked >= commit {
+                follower.knows_commit = true;
                 out.push(Effect::CaughtUp { view, learner });
             }
         }
@@ -478,8 +478,8 @@ impl Pg {
             self.report_due = 0;
         }
         // Only ops known to be the primary's may take effect here.
-        self.told = self.told.max(commit.min(agreed.seq));
-        self.advance(self.told.min(self.durable), out);
+        self.primary_commit = self.primary_commit.max(commit.min(agreed.seq));
+        self.advance(self.primary_commit.min(self.durable), out);
         if agreed.seq <= self.durable
             && let Some(through) = self.id_at(agreed.seq)
         {
@@ -550,7 +550,8 @@ impl Pg {
             }
         }
         let last = OpSeq(first.0 - 1);
-        (self.durable, self.told) = (self.durable.min(last), self.told.min(last));
+        (self.durable, self.primary_commit) =
+            (self.durable.min(last), self.primary_commit.min(last));
     }
 
     /// The op at a position, as far back as it is remembered.

@@ -226,7 +226,7 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         Op::CompleteUpload { bucket, key, upload, .. } => {
             [Some(Slot::Version(*bucket, key.clone())), Some(Slot::Upload(*upload))]
         }
-        Op::RemoteChange(told) => slots_of_version(&told.put),
+        Op::RemoteChange(change) => slots_of_version(&change.put),
         Op::Purge(purge) => [Some(Slot::Version(purge.bucket, purge.key.clone())), None],
         Op::Amend(amend) => [Some(Slot::Version(amend.bucket, amend.key.clone())), None],
         Op::Renew(renew) => [Some(Slot::Version(renew.bucket, renew.key.clone())), None],
@@ -274,8 +274,8 @@ pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {
             Target::Part { upload, .. } => Slot::Upload(*upload),
         },
         Call::Append(append) => Slot::Version(append.bucket, append.key.clone()),
-        Call::RemoteChange(told) => {
-            let (bucket, key) = told.key()?;
+        Call::RemoteChange(change) => {
+            let (bucket, key) = change.key()?;
             Slot::Version(bucket, key.clone())
         }
         Call::Delete { bucket, key, .. }

@@ -158,7 +158,7 @@ impl Pg {
         self.history = History::default();
         self.high_water = None;
         self.applied = OpId::default();
-        (self.durable, self.commit, self.told) = (OpSeq(0), OpSeq(0), OpSeq(0));
+        (self.durable, self.commit, self.primary_commit) = (OpSeq(0), OpSeq(0), OpSeq(0));
     }
 
     /// Appends a record that is this member's alone.

@@ -26,8 +26,8 @@ impl Pg {
             Call::Append(append) => self.owns(append.bucket, &append.key),
             Call::PlanCoalesce(ask) => self.owns(ask.bucket, &ask.key),
             Call::Coalesce(coalesce) => self.owns(coalesce.bucket, &coalesce.key),
-            Call::RemoteChange(told) => {
-                told.key().map_or(Ok(()), |(bucket, key)| self.owns(bucket, key))
+            Call::RemoteChange(change) => {
+                change.key().map_or(Ok(()), |(bucket, key)| self.owns(bucket, key))
             }
             Call::Delete { bucket, key, .. }
             | Call::SetTags { bucket, key, .. }
@@ -90,7 +90,7 @@ impl Pg {
             Op::Append(append) => self.owns(append.bucket, &append.key),
             Op::Grow(grow) => self.owns(grow.append.bucket, &grow.append.key),
             Op::Coalesce(coalesce) => self.owns(coalesce.bucket, &coalesce.key),
-            Op::RemoteChange(told) => self.owns(told.put.bucket, &told.put.key),
+            Op::RemoteChange(change) => self.owns(change.put.bucket, &change.put.key),
             Op::Purge(purge) => self.owns(purge.bucket, &purge.key),
             Op::Amend(amend) => self.owns(amend.bucket, &amend.key),
             Op::Renew(renew) => self.owns(renew.bucket, &renew.key),

@@ -205,8 +205,9 @@ impl Entry {
         };
         let is_put_here = match &self.what {
             EntryKind::Object(object) => {
-                let told = object.pieces.keys().all(|at| at.is_qualified() && *at > self.at);
-                told && object.metax.stamp() == self.at
+                let are_qualified =
+                    object.pieces.keys().all(|at| at.is_qualified() && *at > self.at);
+                are_qualified && object.metax.stamp() == self.at
             }
             EntryKind::Marker | EntryKind::Purged => true,
         };

@@ -218,20 +218,20 @@ pub fn ended(own: RegionId, home: &Home) -> Home {
 
 /// The record that a region keeps once it hears that of another; `None` if it keeps its own.
 #[must_use]
-pub fn heard(own: RegionId, home: Option<&Home>, told: Home) -> Option<Home> {
-    let told = told.told();
+pub fn merge_home(own: RegionId, home: Option<&Home>, remote: Home) -> Option<Home> {
+    let remote = remote.as_remote();
     let is_own = home.is_some_and(|it| it.state == HomeState::Here || it.is_awaited());
-    let is_older = home.is_some_and(|it| it.term >= told.term);
+    let is_older = home.is_some_and(|it| it.term >= remote.term);
     // It accepts its own terms from no other region: the region that gave it the home confirms that in its response.
-    (!is_own && !is_older && told.is_sound() && told.region() != Some(own)).then_some(told)
+    (!is_own && !is_older && remote.is_sound() && remote.region() != Some(own)).then_some(remote)
 }
 
 /// True if another region has a record that this one was given the home, and this one lacks it. The answer was lost,
 /// and no request here waits for the home any more. It has to take it, as no other region can get it.
 #[must_use]
-pub fn is_owed(own: RegionId, home: Option<&Home>, told: Home) -> bool {
-    let told = told.told();
-    told.is_sound() && told.region() == Some(own) && home.is_none_or(|it| it.term < told.term)
+pub fn is_owed(own: RegionId, home: Option<&Home>, remote: Home) -> bool {
+    let remote = remote.as_remote();
+    remote.is_sound() && remote.region() == Some(own) && home.is_none_or(|it| it.term < remote.term)
 }
 
 impl Taking {

@@ -90,8 +90,8 @@ pub fn of_tombstone(own: RegionId, pg: PgId, tombstone: &Tombstone) -> Entry {
     Entry { at, origin: origin_of(tombstone.origin, at, pg, tombstone.op), what: EntryKind::Purged }
 }
 
-fn origin_of(told: Option<Origin>, at: Stamp, pg: PgId, op: OpId) -> Origin {
-    told.unwrap_or(Origin { region: at.region, pg, op })
+fn origin_of(reported: Option<Origin>, at: Stamp, pg: PgId, op: OpId) -> Origin {
+    reported.unwrap_or(Origin { region: at.region, pg, op })
 }
 
 /// The journal's row of an outcome that made an entry.

@@ -109,21 +109,24 @@ impl KeysAnswer {
     #[must_use]
     pub fn answers(&self, ask: &KeysRequest) -> bool {
         let mut next = Place::At(ask.from.clone());
-        for told in &self.keys {
-            let is_selected = told.key.as_str().starts_with(&ask.selection.prefix);
-            if !is_selected || !told.at.is_qualified() || !next.is_reached_by(told.key.as_bytes()) {
+        for pending in &self.keys {
+            let is_selected = pending.key.as_str().starts_with(&ask.selection.prefix);
+            if !is_selected
+                || !pending.at.is_qualified()
+                || !next.is_reached_by(pending.key.as_bytes())
+            {
                 return false;
             }
-            next = match told.leaves_out {
-                true if ask.selection.group_of(&told.key).is_none() => return false,
-                true => ask.selection.behind(&told.key),
-                false => Place::At(behind(told.key.as_bytes())),
+            next = match pending.leaves_out {
+                true if ask.selection.group_of(&pending.key).is_none() => return false,
+                true => ask.selection.behind(&pending.key),
+                false => Place::At(behind(pending.key.as_bytes())),
             };
         }
         let is_further = |rest: &Vec<u8>| {
             rest.len() <= KEY_BYTES_MAX + 1 && *rest > ask.from && next.is_reached_by(rest)
         };
-        let there = self.keys.iter().filter(|told| told.object.is_some()).count();
+        let there = self.keys.iter().filter(|pending| pending.object.is_some()).count();
         there <= ask.keys_max as usize
             && self.keys.len() <= (ask.keys_max + REGION_LISTED_KEYS_MAX) as usize
             && self.rest.as_ref().is_none_or(is_further)
@@ -236,11 +239,11 @@ impl<'a> Answering<'a> {
     #[must_use]
     pub fn finish(self) -> KeysAnswer {
         let Self { keys, leave_out, rest, .. } = self;
-        let told = keys.into_iter().map(|(key, (at, object))| {
+        let pending = keys.into_iter().map(|(key, (at, object))| {
             let leaves_out = leave_out.contains_key(&key);
             RegionKey { key, at, object, leaves_out }
         });
-        KeysAnswer { keys: told.collect(), rest }
+        KeysAnswer { keys: pending.collect(), rest }
     }
 }
 
@@ -354,9 +357,10 @@ struct PendingKeys {
 impl PendingKeys {
     /// Skips keys before a place. Returns the request to send, if the region's next key is not known yet.
     fn pass(&mut self, selection: &Selection, at: &[u8], keys_max: u32) -> Option<KeysRequest> {
-        while let Some(told) = self.keys.pop_front_if(|told| told.key.as_bytes() < at) {
-            self.left_out = match (selection.group_of(&told.key), selection.behind(&told.key)) {
-                (Some(group), Place::At(to)) if told.leaves_out => {
+        while let Some(pending) = self.keys.pop_front_if(|pending| pending.key.as_bytes() < at) {
+            self.left_out = match (selection.group_of(&pending.key), selection.behind(&pending.key))
+            {
+                (Some(group), Place::At(to)) if pending.leaves_out => {
                     Some(LeftOut { group: group.to_owned(), from: at.to_vec(), to })
                 }
                 _ => None,
@@ -386,7 +390,7 @@ impl PendingKeys {
             (_, _, _) => {}
         }
         self.left_out = None;
-        keys.into_iter().rev().for_each(|told| self.keys.push_front(told));
+        keys.into_iter().rev().for_each(|pending| self.keys.push_front(pending));
     }
 }
 
@@ -394,7 +398,7 @@ impl PendingKeys {
 pub struct Merging {
     ask: PageRequest,
     at: Place,
-    told: Vec<PendingKeys>,
+    pending: Vec<PendingKeys>,
     page: ListedPage,
     /// Rounds of questions so far.
     rounds: u32,
@@ -416,9 +420,9 @@ impl Merging {
             left_out: None,
             left_out_before: false,
         };
-        let told = regions.map(unrequested).collect();
+        let pending = regions.map(unrequested).collect();
         let page = ListedPage { items: Vec::new(), is_truncated: false };
-        Self { ask, at: Place::At(from), told, page, rounds: 0 }
+        Self { ask, at: Place::At(from), pending, page, rounds: 0 }
     }
 
     /// Lists what is known. Returns the next questions to regions; the page is complete if there is none.
@@ -426,17 +430,21 @@ impl Merging {
     pub fn step(&mut self) -> Vec<(RegionId, KeysRequest)> {
         while let Place::At(at) = &self.at {
             let (selection, keys_max) = (&self.ask.selection, self.keys_max());
-            let ask =
-                |told: &mut PendingKeys| Some((told.region, told.pass(selection, at, keys_max)?));
-            let asks: Vec<_> = self.told.iter_mut().filter_map(ask).collect();
+            let ask = |pending: &mut PendingKeys| {
+                Some((pending.region, pending.pass(selection, at, keys_max)?))
+            };
+            let asks: Vec<_> = self.pending.iter_mut().filter_map(ask).collect();
             if !asks.is_empty() {
                 self.rounds += 1;
                 return asks;
             }
-            let firsts = self.told.iter().filter_map(|told| told.keys.front());
-            let Some(key) = firsts.clone().map(|told| &told.key).min().cloned() else { break };
-            let newest = firsts.filter(|told| told.key == key).max_by_key(|told| told.at);
-            let object = newest.and_then(|told| told.object.clone());
+            let firsts = self.pending.iter().filter_map(|pending| pending.keys.front());
+            let Some(key) = firsts.clone().map(|pending| &pending.key).min().cloned() else {
+                break;
+            };
+            let newest =
+                firsts.filter(|pending| pending.key == key).max_by_key(|pending| pending.at);
+            let object = newest.and_then(|pending| pending.object.clone());
             self.at = match object {
                 None => Place::At(behind(key.as_bytes())),
                 Some(object) => {
@@ -479,13 +487,13 @@ impl Merging {
     /// If the answer does not [answer](KeysAnswer::answers) it, or there is no such region.
     pub fn take(&mut self, region: RegionId, ask: &KeysRequest, answer: KeysAnswer) {
         assert!(answer.answers(ask), "the link refuses another answer");
-        let told = self.told.iter_mut().find(|told| told.region == region);
-        let told = told.expect("only regions of the list are asked");
+        let pending = self.pending.iter_mut().find(|pending| pending.region == region);
+        let pending = pending.expect("only regions of the list are asked");
         let is_of_group = |left_out: &LeftOut| left_out.group == ask.selection.prefix;
-        if told.left_out.as_ref().is_some_and(is_of_group) {
-            return told.take_left_out(answer);
+        if pending.left_out.as_ref().is_some_and(is_of_group) {
+            return pending.take_left_out(answer);
         }
-        (told.keys, told.rest, told.left_out) = (answer.keys.into(), answer.rest, None);
+        (pending.keys, pending.rest, pending.left_out) = (answer.keys.into(), answer.rest, None);
     }
 
     /// The page, once there are no more questions.

@@ -42,34 +42,34 @@ pub fn join(
     planted: Planted,
     slot: Slot,
     here: &Entry,
-    told: &Entry,
+    remote: &Entry,
 ) -> Result<Entry, Contradiction> {
     let order = match slot {
-        Slot::Null if planted.ties_by_clock() && here.at != told.at => {
-            here.at.clock.cmp(&told.at.clock).then(Ordering::Greater)
+        Slot::Null if planted.ties_by_clock() && here.at != remote.at => {
+            here.at.clock.cmp(&remote.at.clock).then(Ordering::Greater)
         }
-        Slot::Null => here.at.cmp(&told.at),
-        Slot::Version(_) => match (here.is_purged(), told.is_purged()) {
-            (true, true) => here.at.cmp(&told.at),
-            (here, told) => here.cmp(&told),
+        Slot::Null => here.at.cmp(&remote.at),
+        Slot::Version(_) => match (here.is_purged(), remote.is_purged()) {
+            (true, true) => here.at.cmp(&remote.at),
+            (here, remote) => here.cmp(&remote),
         },
     };
     match order {
         Ordering::Greater => Ok(here.clone()),
-        Ordering::Less => Ok(told.clone()),
-        Ordering::Equal => join_same(here, told),
+        Ordering::Less => Ok(remote.clone()),
+        Ordering::Equal => join_same(here, remote),
     }
 }
 
 /// Joins two entries of one put, marker or purge.
-fn join_same(here: &Entry, told: &Entry) -> Result<Entry, Contradiction> {
+fn join_same(here: &Entry, remote: &Entry) -> Result<Entry, Contradiction> {
     let differ = |what| Contradiction { at: here.at, what };
-    if here.origin != told.origin || here.at != told.at {
+    if here.origin != remote.origin || here.at != remote.at {
         return Err(differ("ops that made it"));
     }
-    let what = match (&here.what, &told.what) {
-        (EntryKind::Object(here), EntryKind::Object(told)) => {
-            EntryKind::Object(Box::new(join_objects(here, told).map_err(differ)?))
+    let what = match (&here.what, &remote.what) {
+        (EntryKind::Object(here), EntryKind::Object(remote)) => {
+            EntryKind::Object(Box::new(join_objects(here, remote).map_err(differ)?))
         }
         (EntryKind::Marker, EntryKind::Marker) => EntryKind::Marker,
         (EntryKind::Purged, EntryKind::Purged) => EntryKind::Purged,
@@ -78,16 +78,16 @@ fn join_same(here: &Entry, told: &Entry) -> Result<Entry, Contradiction> {
     Ok(Entry { what, ..here.clone() })
 }
 
-fn join_objects(here: &Object, told: &Object) -> Result<Object, &'static str> {
-    if here.parts != told.parts || as_put(&here.metax) != as_put(&told.metax) {
+fn join_objects(here: &Object, remote: &Object) -> Result<Object, &'static str> {
+    if here.parts != remote.parts || as_put(&here.metax) != as_put(&remote.metax) {
         return Err("contents");
     }
     let mut joined = here.clone();
-    if told.amended.tags_at > here.amended.tags_at {
-        joined.metax.attributes.tags.clone_from(&told.metax.attributes.tags);
+    if remote.amended.tags_at > here.amended.tags_at {
+        joined.metax.attributes.tags.clone_from(&remote.metax.attributes.tags);
     }
-    joined.amended = join_amendments(here.amended, told.amended);
-    for (at, piece) in &told.pieces {
+    joined.amended = join_amendments(here.amended, remote.amended);
+    for (at, piece) in &remote.pieces {
         if joined.pieces.entry(*at).or_insert_with(|| piece.clone()) != piece {
             return Err("pieces");
         }
@@ -103,19 +103,19 @@ fn as_put(metax: &Metax) -> Metax {
 }
 
 /// Joins the fields that were set on a version in two regions.
-pub(crate) fn join_amendments(here: Amendments, told: Amendments) -> Amendments {
+pub(crate) fn join_amendments(here: Amendments, remote: Amendments) -> Amendments {
     Amendments {
-        tags_at: here.tags_at.max(told.tags_at),
-        legal_hold: last_set(here.legal_hold, told.legal_hold),
-        governance: last_set(here.governance, told.governance),
-        compliance_until_ms: here.compliance_until_ms.max(told.compliance_until_ms),
+        tags_at: here.tags_at.max(remote.tags_at),
+        legal_hold: last_set(here.legal_hold, remote.legal_hold),
+        governance: last_set(here.governance, remote.governance),
+        compliance_until_ms: here.compliance_until_ms.max(remote.compliance_until_ms),
     }
 }
 
-fn last_set<T>(here: Option<(T, Stamp)>, told: Option<(T, Stamp)>) -> Option<(T, Stamp)> {
-    match (here, told) {
-        (Some(here), Some(told)) => Some(if told.1 > here.1 { told } else { here }),
-        (here, told) => here.or(told),
+fn last_set<T>(here: Option<(T, Stamp)>, remote: Option<(T, Stamp)>) -> Option<(T, Stamp)> {
+    match (here, remote) {
+        (Some(here), Some(remote)) => Some(if remote.1 > here.1 { remote } else { here }),
+        (here, remote) => here.or(remote),
     }
 }
 
@@ -132,18 +132,18 @@ pub enum LocalPart {
 
 /// Finds the part of an entry that is here. `was_here`: a token has passed its origin, so that it was here.
 #[must_use]
-pub fn holding(here: Option<&Entry>, told: &Id, was_here: bool) -> LocalPart {
+pub fn holding(here: Option<&Entry>, remote: &Id, was_here: bool) -> LocalPart {
     let Some(here) = here else {
         return if was_here { LocalPart::All } else { LocalPart::Nothing };
     };
-    if here.print() == told.print {
+    if here.print() == remote.print {
         return LocalPart::All;
     }
-    let is_beaten = match told.name.slot {
-        Slot::Null => here.at > told.at,
-        Slot::Version(_) => here.is_purged() && (!told.is_purged || here.at > told.at),
+    let is_beaten = match remote.name.slot {
+        Slot::Null => here.at > remote.at,
+        Slot::Version(_) => here.is_purged() && (!remote.is_purged || here.at > remote.at),
     };
-    let has_bytes = here.at == told.at || told.bytes == 0;
+    let has_bytes = here.at == remote.at || remote.bytes == 0;
     match (is_beaten, has_bytes) {
         (true, _) => LocalPart::All,
         (false, true) => LocalPart::Bytes,

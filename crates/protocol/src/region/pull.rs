@@ -457,7 +457,7 @@ impl Pull {
                     .for_each(|peer| peer.budget.observe_clients(now_ms, under_way));
             }
             Event::Told { request, pgs, unnamed } => {
-                self.told(now_ms, request, (pgs, unnamed), here, out);
+                self.take_batches(now_ms, request, (pgs, unnamed), here, out);
             }
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed, groups, unnamed } => {

@@ -250,8 +250,8 @@ mod tests {
         for (percent, expected_us) in
             [(0, 6_400..6_401), (50, 2_900..3_500), (90, 400..900), (100, 1..3)]
         {
-            let told = cached(percent).report(NONE).service_us[0];
-            assert!(expected_us.contains(&told), "{percent} %: {told}");
+            let reported = cached(percent).report(NONE).service_us[0];
+            assert!(expected_us.contains(&reported), "{percent} %: {reported}");
         }
     }
 
@@ -265,11 +265,15 @@ mod tests {
     #[test]
     fn a_hanging_read_is_reported_despite_a_warm_cache() {
         let mut meter = cached(50);
-        let told = |meter: &Meter, oldest_us| meter.report([oldest_us, 0, 0, 0]).service_us[0];
-        assert_eq!(told(&meter, 4 * 6_400), told(&meter, 0), "the oldest of many may be that old");
-        assert!(told(&meter, 1_000_000) > 10 * told(&meter, 0));
+        let reported = |meter: &Meter, oldest_us| meter.report([oldest_us, 0, 0, 0]).service_us[0];
+        assert_eq!(
+            reported(&meter, 4 * 6_400),
+            reported(&meter, 0),
+            "the oldest of many may be that old"
+        );
+        assert!(reported(&meter, 1_000_000) > 10 * reported(&meter, 0));
         (0..1000).for_each(|_| meter.looked_up(4096, false));
-        assert_eq!(told(&meter, u64::MAX), u32::MAX, "no number overflows");
+        assert_eq!(reported(&meter, u64::MAX), u32::MAX, "no number overflows");
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::limits::{OP_SEQ_MAX, REGION_FREED_MAX, REGION_NOTES_MAX, STEP_ROWS_MA
 use crate::message::{Content, RemoteAppend, RemoteChange, RemotePutCall};
 
 /// Checks what another region tells, as a proxy hands it on.
-pub(super) fn check_remote_change(told: &RemoteChange) -> Validated {
-    match told {
+pub(super) fn check_remote_change(change: &RemoteChange) -> Validated {
+    match change {
         RemoteChange::Put(version) => {
             let RemotePutCall { put, at, origin, parts, amended } = &**version;
             check(put.target == Target::Version, "what is told is no version")?;

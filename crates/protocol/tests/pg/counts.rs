@@ -207,8 +207,8 @@ fn what_another_region_tells_counts_as_a_put_does() {
     tell(&mut member, older);
     assert_eq!(member.counted(), (1, 4));
     for (name, text) in [("k", "theirs"), ("new", "also theirs")] {
-        let told = version(&mut member, name, stamp(50_000, B), text);
-        tell(&mut member, told);
+        let reported = version(&mut member, name, stamp(50_000, B), text);
+        tell(&mut member, reported);
     }
     assert_eq!(member.counted(), (2, 17));
     append(&mut member, "new", 3);

@@ -171,10 +171,10 @@ fn a_lost_message_is_requested_once() {
     for (whom, message) in behind.clone() {
         cluster.at(whom.0).step(Event::Peer { from: ServerId(1), message });
     }
-    let told = reports(cluster.at(3));
-    assert_eq!(told.len(), 1, "each op that came behind it has the same gap");
+    let reported = reports(cluster.at(3));
+    assert_eq!(reported.len(), 1, "each op that came behind it has the same gap");
     // A member of an earlier release says it each time.
-    for report in [told[0].clone(), told[0].clone(), told[0].clone()] {
+    for report in [reported[0].clone(), reported[0].clone(), reported[0].clone()] {
         let message = PeerMessage::Report { view: View(1), report };
         cluster.at(1).step(Event::Peer { from: ServerId(3), message });
     }
@@ -193,12 +193,12 @@ fn what_ticks_repeat_is_answered_as_seldom_as_reports_are() {
     let PeerMessage::Append { view, commit, .. } = behind else { panic!("{behind:?}") };
     let prev = cluster.at(3).pg.last();
     let empty = PeerMessage::Append { view, prev, entries: Vec::new(), commit };
-    let mut told = 0;
+    let mut reported = 0;
     for message in [&behind, &empty, &behind, &empty, &behind] {
         cluster.at(3).step(Event::Peer { from: ServerId(1), message: message.clone() });
-        told += reports(cluster.at(3)).len();
+        reported += reports(cluster.at(3)).len();
     }
-    assert_eq!(told, 1, "the gap is still there");
+    assert_eq!(reported, 1, "the gap is still there");
 
     // A primary that begins a view asks for the end of a log.
     let last = with_a_long_log(&mut cluster, 2);

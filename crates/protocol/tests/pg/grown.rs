@@ -93,8 +93,8 @@ fn an_append_makes_a_new_version_that_the_journal_has() {
     let (before, after) = (size(&put), size(&put) + 3);
     assert_eq!(size(&grown), after);
     assert!(grown.is_sound(larder_protocol::region::Slot::Null));
-    let told = journal(&member);
-    let last = told.last().expect("it is told");
+    let reported = journal(&member);
+    let last = reported.last().expect("it is told");
     assert_eq!((last.1.at, last.1.bytes, last.1.print), (grown.at, after, grown.print()));
     // A region that has either version can be told the rest.
     assert_eq!(pieces(&member, "k"), [(before, put.at), (after, grown.at)]);
@@ -138,8 +138,8 @@ fn what_was_appended_elsewhere_goes_behind_what_is_here() {
     let theirs = version(&mut member, "k", stamp(1000, B), "one");
     tell(&mut member, theirs);
     let (base, at) = ((stamp(1000, B), 3), stamp(5000, B));
-    let told = tail(&mut member, "k", base, (at, "twothree"));
-    assert!(is_appended(&tell(&mut member, told.clone())));
+    let reported = tail(&mut member, "k", base, (at, "twothree"));
+    assert!(is_appended(&tell(&mut member, reported.clone())));
     let grown = entry(&member, "k").expect("an object");
     assert_eq!((grown.at, size(&grown)), (at, 11));
     assert_eq!(grown.origin, origin_in(B, 5000), "it is the region's own change");
@@ -188,8 +188,8 @@ fn a_tail_waits_until_the_key_rests() {
     tell(&mut member, theirs);
     let open = member.open_put("k", 1);
     member.settle();
-    let told = tail(&mut member, "k", (stamp(1000, B), 3), (stamp(5000, B), "two"));
-    let token = member.call(Call::RemoteChange(Box::new(told)));
+    let reported = tail(&mut member, "k", (stamp(1000, B), 3), (stamp(5000, B), "two"));
+    let token = member.call(Call::RemoteChange(Box::new(reported)));
     member.settle();
     assert_eq!(member.answers(token), [], "the put may win");
     member.commit(open, 1);

@@ -263,8 +263,8 @@ fn a_walk_counts_for_nothing_while_a_chunk_moves() {
     pg.step(Event::Lv(wider));
     pg.effects.clear();
     pg.step(Event::Walked { walk: 1, unmet: std::collections::BTreeSet::new() });
-    let told = |effect: &Effect| matches!(effect, Effect::Rebuilt { .. });
-    assert!(!pg.effects.iter().any(told), "it lacks what moves");
+    let reported = |effect: &Effect| matches!(effect, Effect::Rebuilt { .. });
+    assert!(!pg.effects.iter().any(reported), "it lacks what moves");
     pg.moved(&to, true);
     assert_eq!(pg.unused(), (49, 10), "one replica has no copy there");
     assert!(pg.pg.wants_walk().is_some());

@@ -67,7 +67,7 @@ pub(super) fn version(member: &mut Member, name: &str, at: Stamp, text: &str) ->
 }
 
 /// The call that has an entry taken.
-fn told(member: &mut Member, name: &str, entry: &Entry) -> RemoteChange {
+fn change(member: &mut Member, name: &str, entry: &Entry) -> RemoteChange {
     let request = member.request();
     let (bucket, epoch, key) = (BUCKET, EPOCH, name_of(name));
     match &entry.what {
@@ -99,9 +99,9 @@ fn told(member: &mut Member, name: &str, entry: &Entry) -> RemoteChange {
     }
 }
 
-pub(super) fn tell(member: &mut Member, told: RemoteChange) -> Vec<Answer> {
-    assert_eq!(member.pg.admits_call(&Call::RemoteChange(Box::new(told.clone()))), Ok(()));
-    let token = member.call(Call::RemoteChange(Box::new(told)));
+pub(super) fn tell(member: &mut Member, change: RemoteChange) -> Vec<Answer> {
+    assert_eq!(member.pg.admits_call(&Call::RemoteChange(Box::new(change.clone()))), Ok(()));
+    let token = member.call(Call::RemoteChange(Box::new(change)));
     member.settle();
     member.answers(token)
 }
@@ -137,8 +137,8 @@ fn a_store_that_is_alone_writes_nothing_of_regions() {
     member.settle();
     assert_eq!(journal(&member), []);
     assert_eq!(kept(&member, "k"), KeyRows::default());
-    let told = version(&mut member, "k", stamp(500, B), "theirs");
-    assert_eq!(tell(&mut member, told), [Answer::Refused(Refusal::NoRegion)]);
+    let change = version(&mut member, "k", stamp(500, B), "theirs");
+    assert_eq!(tell(&mut member, change), [Answer::Refused(Refusal::NoRegion)]);
 }
 
 #[test]
@@ -264,19 +264,19 @@ fn every_change_has_a_journal_row_that_is_trimmed_once_sent() {
     member.settle();
     member.delete("k");
     member.settle();
-    let told = journal(&member);
-    assert_eq!(told.len(), 5);
+    let change = journal(&member);
+    assert_eq!(change.len(), 5);
     for (name, at) in [("k", 4), ("l", 3)] {
         let id =
-            entry(&member, name).expect("an entry").id(journal_row_id(told[at].1.clone()).name);
+            entry(&member, name).expect("an entry").id(journal_row_id(change[at].1.clone()).name);
         assert_eq!(
-            journal_row_id(told[at].1.clone()),
+            journal_row_id(change[at].1.clone()),
             id,
             "the last row of a key tells what is there"
         );
     }
-    let told_at: Vec<OpSeq> = told.iter().map(|(_, row)| row.origin.op.seq).collect();
-    let (of_l, ops) = (told[2].0, told.iter().map(|(op, _)| *op).collect::<Vec<_>>());
+    let told_at: Vec<OpSeq> = change.iter().map(|(_, row)| row.origin.op.seq).collect();
+    let (of_l, ops) = (change[2].0, change.iter().map(|(op, _)| *op).collect::<Vec<_>>());
     assert_eq!(
         told_at,
         [ops[0], ops[1], of_l, of_l, ops[4]],
@@ -284,14 +284,14 @@ fn every_change_has_a_journal_row_that_is_trimmed_once_sent() {
     );
     let request = member.request();
     let passed = vec![Passed { region: B, pg: PgId(9), through: OpSeq(77) }];
-    let forgotten = Some((told[0].0, told[2].0));
+    let forgotten = Some((change[0].0, change[2].0));
     let note = RemoteChange::Note { request, passed: passed.clone(), forgotten };
     assert!(is_done(&tell(&mut member, note)));
-    assert_eq!(journal(&member), told[3..]);
+    assert_eq!(journal(&member), change[3..]);
     let row = member.table.get(&rows::passed(PG, B, PgId(9))).expect("a row").expect("noted");
     assert_eq!(Passed::decode(&row), Ok(passed[0]));
     let head = member.table.get(&rows::outcome(PG, OpSeq(0))).expect("a row").expect("a head");
-    assert_eq!(larder_types::JournalHead::decode(&head).expect("a head").forgotten, told[2].0);
+    assert_eq!(larder_types::JournalHead::decode(&head).expect("a head").forgotten, change[2].0);
 }
 
 #[test]
@@ -356,8 +356,8 @@ fn a_put_with_data_is_replicated_before_its_row_settles() {
     member.commit(put, 1);
     member.settle();
     assert_eq!(member.answers(settled), [Answer::Settled(None)]);
-    let told = journal(&member).last().expect("it is told").0;
-    assert!(end < told && told <= member.pg.applied().seq);
+    let change = journal(&member).last().expect("it is told").0;
+    assert!(end < change && change <= member.pg.applied().seq);
 }
 
 #[test]
@@ -577,7 +577,7 @@ fn two_regions(seed: u64, planted: Planted) -> Option<String> {
 fn exchange(members: &mut [Member; 2], to: usize, name: &str) {
     let Some(theirs) = entry(&members[1 - to], name) else { return };
     let to = &mut members[to];
-    let call = told(to, name, &theirs);
+    let call = change(to, name, &theirs);
     let answers = tell(to, call);
     assert!(is_done(&answers) || is_beaten(&answers), "{answers:?}");
     if let EntryKind::Object(object) = &theirs.what {

@@ -108,8 +108,8 @@ fn floors_are_reported_with_their_waiters() {
     pg.store("a", 1, 2);
     pg.delete("a");
     pg.settle();
-    let told: Vec<_> = pg.pg.floors().collect();
-    let [floor] = &told[..] else { panic!("one volume: {told:?}") };
+    let reported: Vec<_> = pg.pg.floors().collect();
+    let [floor] = &reported[..] else { panic!("one volume: {reported:?}") };
     assert_eq!((floor.lv, floor.waiting_blocks), (LV, 1));
     let last = pg.pg.last().seq;
     assert_eq!(floor.lag_ops, last.0 - floor.lowest.expect("all have opened").0);

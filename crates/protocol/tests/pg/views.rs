@@ -305,18 +305,18 @@ fn a_primary_reports_unresponsive_members() {
 #[test]
 fn a_member_that_receives_nothing_is_reported_though_it_sends() {
     let mut cluster = Cluster::serving(1, [2, 3]);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..SILENT_TICKS_MAX + 2 * UNRESPONSIVE_TICKS_MAX {
         for id in 1..=3 {
             cluster.at(id).settle();
             cluster.at(id).step(Event::Tick);
             cluster.deliver(id, &[1, 2]);
         }
-        told.push(cluster.at(1).pg.unheard().collect::<Vec<_>>());
+        reported.push(cluster.at(1).pg.unheard().collect::<Vec<_>>());
     }
-    let before = told.iter().take_while(|unheard| unheard.is_empty()).count();
+    let before = reported.iter().take_while(|unheard| unheard.is_empty()).count();
     let (soonest, latest) = (UNRESPONSIVE_SOONEST as usize, UNRESPONSIVE_TICKS_MAX as usize);
     assert!((soonest..=latest).contains(&before), "it may have much to do: {before}");
-    let after = &told[before..];
+    let after = &reported[before..];
     assert!(after.iter().all(|unheard| unheard == &[ServerId(3)]), "{after:?}");
 }

@@ -14,7 +14,7 @@ use super::world::SimRng;
 pub struct Acknowledged {
     pub region: RegionId,
     pub name: Name,
-    pub told: Entry,
+    pub entry: Entry,
     /// The stamp of the change itself: an amended entry keeps its own.
     pub stamp: Stamp,
     /// The time at which it was made.
@@ -32,7 +32,7 @@ pub struct Judge {
 impl Acknowledged {
     fn shows_in(&self, entry: Option<&Entry>) -> bool {
         let Some(entry) = entry else { return false };
-        join(Planted::default(), self.name.slot, entry, &self.told).as_ref() == Ok(entry)
+        join(Planted::default(), self.name.slot, entry, &self.entry).as_ref() == Ok(entry)
     }
 }
 
@@ -91,9 +91,9 @@ impl Judge {
             if change.shows_in(entry) || (entry.is_none() && self.is_purged(change)) {
                 return Ok(());
             }
-            let Acknowledged { region, name, told, .. } = change;
+            let Acknowledged { region, name, entry: reported, .. } = change;
             Err(format!(
-                "a change of region {region} is lost: {name:?} {told:?}\nthere is {entry:?}"
+                "a change of region {region} is lost: {name:?} {reported:?}\nthere is {entry:?}"
             ))
         })
     }
@@ -103,9 +103,9 @@ impl Judge {
         self.acknowledged.iter().any(|purge| {
             let is_after = match change.name.slot {
                 Slot::Version(_) => true,
-                Slot::Null => purge.told.at >= change.told.at,
+                Slot::Null => purge.entry.at >= change.entry.at,
             };
-            purge.name == change.name && purge.told.is_purged() && is_after
+            purge.name == change.name && purge.entry.is_purged() && is_after
         })
     }
 

@@ -226,14 +226,16 @@ impl Site {
     }
 
     /// An entry is joined with what is there, and durable. The op is given if it is that of a client.
-    pub fn keep(&mut self, name: &Name, told: &Entry, op: Option<OpSeq>) -> Result<(), String> {
+    pub fn keep(&mut self, name: &Name, reported: &Entry, op: Option<OpSeq>) -> Result<(), String> {
         let planted = self.bug.machine;
         let here = self.disk.entries.get(name).map(|kept| kept.entry.clone());
         let joined = match &here {
-            Some(here) => join(planted, name.slot, here, told).map_err(|why| why.to_string())?,
-            None => told.clone(),
+            Some(here) => {
+                join(planted, name.slot, here, reported).map_err(|why| why.to_string())?
+            }
+            None => reported.clone(),
         };
-        self.disk.clock = self.disk.clock.max(told.clock());
+        self.disk.clock = self.disk.clock.max(reported.clock());
         if here.as_ref() == Some(&joined) && !self.bug.loops {
             return Ok(());
         }

@@ -399,15 +399,16 @@ impl World {
         let pg = pg_of(&name(Slot::Null), site.pgs());
         let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.rng);
         self.check_date(at, stamp)?;
-        let (name, told) = match (self.rng.below(9), self.rng.pick(&live)) {
+        let (name, reported) = match (self.rng.below(9), self.rng.pick(&live)) {
             (0 | 1, Some((name, _))) => {
                 (name, Entry { at: stamp, origin, what: EntryKind::Purged })
             }
             (2..=4, Some((name, entry))) => {
-                let Some(told) = super::judge::amended(&entry, stamp, origin, &mut self.rng) else {
+                let Some(reported) = super::judge::amended(&entry, stamp, origin, &mut self.rng)
+                else {
                     return Ok(());
                 };
-                (name, told)
+                (name, reported)
             }
             (roll, _) => {
                 let slot = if is_null { Slot::Null } else { Slot::Version(stamp) };
@@ -419,14 +420,14 @@ impl World {
                 (name(slot), Entry { at: stamp, origin, what })
             }
         };
-        self.sites[at].keep(&name, &told, Some(origin.op.seq))?;
+        self.sites[at].keep(&name, &reported, Some(origin.op.seq))?;
         self.counts.changes += 1;
         self.judge.seen(self.now_ms, &self.sites[at], &name)?;
         let region = self.sites[at].id;
         self.judge.acknowledged.push(Acknowledged {
             region,
             name,
-            told,
+            entry: reported,
             stamp,
             at_ms: self.now_ms,
             is_lost: false,
@@ -518,11 +519,11 @@ impl World {
             Message::Home(word) => self.receive_word(from, at, word),
             Message::Clock(word) => self.hear_clock(from, at, word),
             Message::FetchPart(ask) => {
-                let told = parts::tell(&self.sites[at], ask);
-                self.send(to, from, Message::Part(told));
+                let reported = parts::tell(&self.sites[at], ask);
+                self.send(to, from, Message::Part(reported));
             }
-            Message::Part(told) => {
-                let (event, is_part) = self.sites[at].take_part(self.now_ms, told);
+            Message::Part(reported) => {
+                let (event, is_part) = self.sites[at].take_part(self.now_ms, reported);
                 self.counts.parts += u64::from(is_part);
                 self.step(at, event);
             }
@@ -543,9 +544,9 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
             let of_pg = |(pg, behind, passed): (PgId, Token, Token)| {
                 let journal = &mut site.disk.logs[pg.0 as usize].journal;
                 journal.passed(from, passed);
-                let told = journal.since(behind, left);
-                left -= told.as_ref().map_or(0, |batch| batch.ids.len());
-                (pg, told)
+                let reported = journal.since(behind, left);
+                left -= reported.as_ref().map_or(0, |batch| batch.ids.len());
+                (pg, reported)
             };
             let pgs = pgs.into_iter().map(of_pg).collect();
             Event::Told { request, pgs, unnamed: BTreeMap::new() }

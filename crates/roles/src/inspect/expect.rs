@@ -34,7 +34,7 @@ impl Expectations {
         let Ok(op) = decode::<Op>("op", record.payload) else { return };
         match op {
             Op::Put(put) | Op::PutEnough { put, .. } => self.put(record, id, *put),
-            Op::RemoteChange(told) => self.put(record, id, told.put),
+            Op::RemoteChange(change) => self.put(record, id, change.put),
             Op::Purge(purge) => self.note(purge.bucket, purge.key, Last::Delete(id)),
             Op::Outcome { put, outcome } => {
                 if let Some((id, bucket, key)) = self.open.remove(&(record.pg, put))

@@ -373,7 +373,7 @@ impl State {
 
     /// Returns once a later map has been announced, and has had time to arrive.
     async fn overdue(&self, known: MapVersion) {
-        if self.fetches.told().wait_for(|newest| *newest > known).await.is_err() {
+        if self.fetches.newest().wait_for(|newest| *newest > known).await.is_err() {
             return pending().await;
         }
         sleep(Duration::from_millis(MAP_NOTIFY_MS)).await;

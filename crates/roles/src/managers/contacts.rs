@@ -58,10 +58,10 @@ impl Contacts {
     /// Where they may be: each as the map says, and as this process was told.
     pub(super) fn places(&self, map: &Topology) -> Vec<(ServerId, String)> {
         let named = |id: &ServerId| map.servers.get(id)?.addresses.first().cloned();
-        let told = |id: &ServerId| self.first.lock().get(id).map(|first| first.address.clone());
+        let reported = |id: &ServerId| self.first.lock().get(id).map(|first| first.address.clone());
         let mut places = Vec::new();
         for id in self.all(map) {
-            let known: BTreeSet<String> = named(&id).into_iter().chain(told(&id)).collect();
+            let known: BTreeSet<String> = named(&id).into_iter().chain(reported(&id)).collect();
             places.extend(known.into_iter().map(|address| (id, address)));
         }
         places
@@ -75,7 +75,7 @@ impl Contacts {
         let named = self.named.of(map, manager);
         let named_at = map.servers.get(&manager).and_then(|record| record.addresses.first());
         let mut first = self.first.lock();
-        let told = first.get_mut(&manager).and_then(|first| {
+        let reported = first.get_mut(&manager).and_then(|first| {
             if named_at == Some(&first.address) {
                 first.peer = None;
                 return None;
@@ -84,7 +84,7 @@ impl Contacts {
             let made = || Peer::new(&self.endpoint, manager, address.clone());
             Some(peer.get_or_insert_with(made).clone())
         });
-        named.into_iter().chain(told).collect()
+        named.into_iter().chain(reported).collect()
     }
 
     /// Sends to a manager; may be lost.

@@ -137,7 +137,7 @@ mod tests {
             (Arc::new(Self { managers, deferred_orders, handled }), hears)
         }
 
-        fn told(self: &Arc<Self>, version: u64) {
+        fn reported(self: &Arc<Self>, version: u64) {
             let kept = self.managers.kept();
             if kept.0 >= version {
                 return self.handled.try_send(version).unwrap();
@@ -148,7 +148,7 @@ mod tests {
                 let ManagerMessage::SessionClosed(SessionId(version)) = order else {
                     unreachable!("it is what was held")
                 };
-                again.told(version);
+                again.reported(version);
             });
         }
     }
@@ -156,10 +156,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_order_is_heeded_when_its_map_is_kept_and_dropped_when_none_is_for_long() {
         let (server, mut hears) = Server::new();
-        server.told(1);
+        server.reported(1);
         assert_eq!(hears.recv().await, Some(1), "it is not early");
-        server.told(4);
-        server.told(3);
+        server.reported(4);
+        server.reported(3);
         assert_eq!(*server.managers.1.lock(), MapVersion(3), "the map is asked for");
         for version in [2, 3] {
             sleep(Duration::from_secs(1)).await;
@@ -170,7 +170,7 @@ mod tests {
         server.managers.0.show(MapVersion(9));
         sleep(Duration::from_secs(1)).await;
         assert!(hears.try_recv().is_err(), "the other was dropped");
-        server.told(10);
+        server.reported(10);
         server.managers.0.show(MapVersion(10));
         assert_eq!(hears.recv().await, Some(10), "it was told again");
     }
@@ -182,7 +182,7 @@ mod tests {
         for turn in 0..40 {
             let now_ms = turn * 100;
             if now_ms % 300 == 0 {
-                server.told(10 + 2 * (now_ms / 200));
+                server.reported(10 + 2 * (now_ms / 200));
             }
             if now_ms % 700 == 0 {
                 server.managers.0.show(MapVersion(6 + now_ms / 100));

@@ -169,7 +169,7 @@ impl Fetch<'_> {
                 return Ok(None);
             }
             let Some(from) = gathering.next() else { return Ok(Some(gathering)) };
-            let told = *self.fetches.told().borrow();
+            let reported = *self.fetches.newest().borrow();
             let page = match self.part(&ManagerCall::MapPage(from.clone())).await? {
                 (ManagerReply::MapPage, page) => page,
                 (other, _) => return Err(no_answer(&other)),
@@ -179,8 +179,8 @@ impl Fetch<'_> {
                 return Err(format!("a map of more than {MAP_BYTES_MAX} bytes is too long"));
             }
             gathering.take(read(&page)?).map_err(|error| error.to_string())?;
-            if behind.page(gathering.version() < told, Instant::now()) {
-                return Err(format!("its map is behind: others tell of {told}"));
+            if behind.page(gathering.version() < reported, Instant::now()) {
+                return Err(format!("its map is behind: others tell of {reported}"));
             }
         }
     }
@@ -191,7 +191,7 @@ impl Fetch<'_> {
         let mut pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
         loop {
             let error = match self.call(call).await {
-                Ok(told) => return Ok(told),
+                Ok(reported) => return Ok(reported),
                 Err(error) => error,
             };
             let is_lost = match &error {

@@ -126,7 +126,7 @@ impl Signs {
 #[derive(Debug)]
 pub(super) struct FetchState {
     /// The latest version that somebody told of.
-    told: watch::Sender<MapVersion>,
+    newest: watch::Sender<MapVersion>,
     /// The fetch that gathers pages.
     gathers: Mutex<Option<Arc<Progress>>>,
     signs: Mutex<Signs>,
@@ -136,26 +136,26 @@ pub(super) struct FetchState {
 
 impl Default for FetchState {
     fn default() -> Self {
-        let told = watch::Sender::new(MapVersion(0));
+        let newest = watch::Sender::new(MapVersion(0));
         let (gathers, signs, quorum) =
             (Mutex::default(), Mutex::default(), watch::Sender::new(true));
-        Self { told, gathers, signs, quorum }
+        Self { newest, gathers, signs, quorum }
     }
 }
 
 impl FetchState {
     /// Somebody told of a map of this version.
     pub(super) fn note_newer_map(&self, version: MapVersion) {
-        self.told.send_if_modified(|told| {
-            let is_later = version > *told;
-            *told = (*told).max(version);
+        self.newest.send_if_modified(|newest| {
+            let is_later = version > *newest;
+            *newest = (*newest).max(version);
             is_later
         });
     }
 
     /// The latest version that somebody told of.
-    pub(super) fn told(&self) -> watch::Receiver<MapVersion> {
-        self.told.subscribe()
+    pub(super) fn newest(&self) -> watch::Receiver<MapVersion> {
+        self.newest.subscribe()
     }
 
     /// A page came to a fetch. Returns true if it gathers pages from now on: no other keeps its turn.

@@ -39,13 +39,13 @@ const MARK_FILE: &str = "map-mark";
 /// The managers' map lacks changes that this server has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the managers' map is of version {told} and lacks what this server has heard of in version {kept}: put back the managers' latest \
+    "the managers' map is of version {newest} and lacks what this server has heard of in version {kept}: put back the managers' latest \
      directories, or make managers anew with `larder recover`. With an older copy of them, which gives volumes and ids a second time, \
      what was acknowledged since would be overwritten"
 )]
 pub struct OlderMap {
     /// Version of the map that managers tell.
-    pub told: u64,
+    pub newest: u64,
     /// Version of the map that was heard of.
     pub kept: u64,
 }
@@ -54,7 +54,7 @@ impl OlderMap {
     /// Returns true if the managers have another history. Else one of them may merely be behind.
     #[must_use]
     pub fn is_of_another_history(&self) -> bool {
-        self.told >= self.kept
+        self.newest >= self.kept
     }
 }
 
@@ -145,7 +145,7 @@ impl MapStore {
                 return Ok(false);
             }
             if !before.is_reached_by(map) {
-                return Err(OlderMap { told: mark.version.0, kept: before.version.0 });
+                return Err(OlderMap { newest: mark.version.0, kept: before.version.0 });
             }
         }
         *accepted = Accepted { mark: Some(mark), is_reported: true };

@@ -172,9 +172,10 @@ impl Meta {
     /// Applies the whole log of a PG; `None` if the PG no longer waits for its adoption.
     fn begin_adoption(&self, cluster: &Cluster, pg: PgId) -> Option<Adopting> {
         let mut member = self.lock(pg);
-        let told = &mut member.view_state.volumes;
+        let volumes_sent = &mut member.view_state.volumes;
         // A PG is not served by an older map than that of its volumes: it is queued again once that map is here.
-        let volumes = told.take_if(|told| told.as_of <= cluster.managers.map().version)?;
+        let volumes = volumes_sent
+            .take_if(|volumes_sent| volumes_sent.as_of <= cluster.managers.map().version)?;
         if !member.is_active_in(volumes.view) {
             // The volumes came again while its space was being derived: it serves by now, and may have new LVs.
             self.handle_volumes(cluster, &mut member, volumes);

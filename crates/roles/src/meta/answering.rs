@@ -101,8 +101,8 @@ impl Handler<MetaService> for MetaHandler {
                 meta.serve_journals(cluster, map, call, responder);
             }
             MetaCall::Kept { pgs, keys } => meta.serve_kept(cluster, pgs, keys, responder),
-            MetaCall::TellPositions(told) => {
-                meta.serve_reported_positions(cluster, from, &told, responder);
+            MetaCall::TellPositions(reported) => {
+                meta.serve_reported_positions(cluster, from, &reported, responder);
             }
             MetaCall::Positions { pg, view, op, count, wait_ms } => {
                 let awaited = Awaited { op, count: count.into() };
@@ -232,7 +232,7 @@ impl Meta {
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
             Call::Put(_) | Call::RemoteChange(_) => {
-                let told = |told: &RemoteChange| match told {
+                let reported = |reported: &RemoteChange| match reported {
                     RemoteChange::Append(append) => {
                         !matches!(append.content, Content::Stream { .. })
                     }
@@ -240,7 +240,7 @@ impl Meta {
                 };
                 let put = call.put();
                 put.is_some_and(|put| !matches!(put.content, Content::Stream { .. }))
-                    || matches!(call, Call::RemoteChange(of) if told(of))
+                    || matches!(call, Call::RemoteChange(of) if reported(of))
             }
             Call::Append(append) => !matches!(append.content, Content::Stream { .. }),
             Call::Coalesce(of) => !matches!(of.content, Content::Stream { .. }),

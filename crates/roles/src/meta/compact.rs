@@ -220,13 +220,13 @@ impl Here {
         let Ok(Some(bytes)) = read.await else { return false };
         let (lv, grant, extents) = (to.chunk.lv, to.grant, to.extents.clone());
         let action = Action::Write { lv, grant, extents, data: vec![bytes], len: to.chunk.len };
-        let (told, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let then = move |result| {
             // The waiting caller is gone only with the server.
-            let _gone = told.send(result);
+            let _gone = sender.send(result);
         };
         self.data.perform(action, to.chunk.len as usize, Box::new(then));
-        match heard.await {
+        match receiver.await {
             Ok(Ok(Answer::Written)) => true,
             outcome => {
                 tracing::debug!(%lv, ?outcome, "the disk refused a copy");

@@ -130,20 +130,20 @@ impl Meta {
     ) {
         self.digests.with(|now_ms, it| it.ended(now_ms, pg, at, outcome));
         let op = at.seq;
-        let told = || -> Vec<String> {
+        let reported = || -> Vec<String> {
             sums.iter().map(|(server, sum)| format!("{server}: {sum}")).collect()
         };
         match outcome {
             Compared::Equal => tracing::debug!(%pg, %op, "the members' indexes are equal"),
             Compared::Void => {
-                tracing::debug!(%pg, %op, sums = ?told(), "a comparison of indexes was abandoned")
+                tracing::debug!(%pg, %op, sums = ?reported(), "a comparison of indexes was abandoned")
             }
             Compared::Odd(server) => tracing::error!(
-                %pg, %op, %server, sums = ?told(),
+                %pg, %op, %server, sums = ?reported(),
                 "a member's index differs from the majority: rebuilding it"
             ),
             Compared::Unclear => tracing::error!(
-                %pg, %op, sums = ?told(),
+                %pg, %op, sums = ?reported(),
                 "the members' indexes differ without a majority: nothing is changed"
             ),
         }

@@ -89,7 +89,7 @@ pub(crate) struct JournalCall {
 
 impl JournalShown {
     fn has_updates(&self) -> bool {
-        self.told.as_ref().map_or(true, |batch| !batch.ids.is_empty() || batch.left.0 > 0)
+        self.batch.as_ref().map_or(true, |batch| !batch.ids.is_empty() || batch.left.0 > 0)
     }
 }
 
@@ -112,7 +112,7 @@ impl Meta {
         let is_far = applied.0.saturating_sub(token.through.0) >= REGION_QUIET_OPS;
         let ahead = if is_far { Token { through: applied } } else { token };
         let map = self.index.map_version();
-        let shown = |told| Ok(JournalShown { applied, forgotten, map, told });
+        let shown = |batch| Ok(JournalShown { applied, forgotten, map, batch });
         let void = |why| Err(Void { why, resume: Token { through: applied } });
         if token.through > end {
             return shown(void(VoidReason::Ahead));
@@ -208,7 +208,7 @@ impl Meta {
                     continue;
                 }
             };
-            if let Ok(batch) = &now.told {
+            if let Ok(batch) = &now.batch {
                 ids_left -= batch.ids.len();
                 let bytes = batch.ids.iter().map(|(_, id)| id.name.key.as_bytes().len() + 128);
                 bytes_left = bytes_left.saturating_sub(bytes.sum());
@@ -269,9 +269,9 @@ impl Meta {
                 let now = meta.journals_now(&asking)?;
                 let views =
                     asking.pgs.iter().map(|&(pg, view, _)| meta.lock(pg).accepts_reads(view));
-                let told =
+                let batch =
                     now.into_iter().zip(views).filter_map(|(now, tells)| tells.then_some(now));
-                Ok::<BTreeMap<_, _>, IndexError>(told.collect())
+                Ok::<BTreeMap<_, _>, IndexError>(batch.collect())
             });
             let mut shown = match read.await {
                 Ok(Ok(shown)) => shown,

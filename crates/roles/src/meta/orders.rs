@@ -51,7 +51,7 @@ impl Meta {
                 let map = cluster.managers.map();
                 let is_anothers =
                     |(lv, _): &(LvId, LvRecord)| map.lv(*lv).is_some_and(|known| known.pg != pg);
-                if let Some((lv, _)) = lvs.iter().find(|told| is_anothers(told)) {
+                if let Some((lv, _)) = lvs.iter().find(|reported| is_anothers(reported)) {
                     return tracing::error!(%pg, %lv, "refused a volume of another group: the manager is of an older copy or of another cluster");
                 }
                 if let Some(mut member) = self.member(pg) {

@@ -58,14 +58,14 @@ impl Positions {
 
     /// Takes the gateway's report for a PG. Returns true if a position has changed. Regions that it does not name are
     /// forgotten.
-    fn receive(&self, pg: PgId, told: &[Position]) -> bool {
+    fn receive(&self, pg: PgId, received: &[Position]) -> bool {
         let mut known = self.of_pgs[pg.0 as usize].lock();
         let before: BTreeMap<RegionId, OpSeq> = known.iter().copied().collect();
         let later = |&(region, through): &Position| {
             // Reports may arrive out of order.
             (region, through.max(before.get(&region).copied().unwrap_or_default()))
         };
-        let now: Vec<Position> = told.iter().map(later).collect();
+        let now: Vec<Position> = received.iter().map(later).collect();
         let is_news = *known != now;
         *known = now;
         is_news
@@ -78,8 +78,9 @@ impl Positions {
 
 impl Meta {
     /// Takes the gateway's report for several PGs.
-    pub(crate) fn receive_positions(&self, told: &[(PgId, Vec<Position>)]) {
-        let notifier = told.iter().filter(|(pg, positions)| self.positions.receive(*pg, positions));
+    pub(crate) fn receive_positions(&self, received: &[(PgId, Vec<Position>)]) {
+        let notifier =
+            received.iter().filter(|(pg, positions)| self.positions.receive(*pg, positions));
         // `count` takes all reports, those after the first change too.
         if notifier.count() > 0 {
             self.positions.moved.notify();
@@ -117,7 +118,7 @@ impl Meta {
         &self,
         cluster: &Cluster,
         from: &PeerIdentity,
-        told: &[(PgId, Vec<Position>)],
+        received: &[(PgId, Vec<Position>)],
         responder: Responder<MetaService>,
     ) {
         let gateway = cluster.managers.map().gateway;
@@ -125,13 +126,13 @@ impl Meta {
             // The sender's map or this one is older.
             return refuse(responder, Refusal::Busy);
         }
-        if told.len() > POSITIONS_MAX || told.iter().any(|(pg, _)| !self.has(*pg)) {
+        if received.len() > POSITIONS_MAX || received.iter().any(|(pg, _)| !self.has(*pg)) {
             // Dropping the responder tells the caller that there is no answer.
             return tracing::error!(
                 "refused invalid positions of a gateway: do all servers run one release?"
             );
         }
-        self.receive_positions(told);
+        self.receive_positions(received);
         responder.answer(&MetaReply::Positions(Vec::new()), Bytes::new());
     }
 

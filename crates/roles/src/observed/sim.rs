@@ -78,23 +78,24 @@ impl Truth {
     }
 
     /// The statements that are not so.
-    fn wrong(&self, told: &Observations, sees: Sees, now_ms: u64) -> Vec<String> {
+    fn wrong(&self, reported: &Observations, sees: Sees, now_ms: u64) -> Vec<String> {
         let mut wrong = Vec::new();
         match sees {
-            Sees::Gap if told.issues.is_empty() => {}
+            Sees::Gap if reported.issues.is_empty() => {}
             Sees::NoLeader => {
-                let all: Vec<HealthIssue> = told.issues.iter().map(|(issue, _)| *issue).collect();
-                if all != [HealthIssue::NoLeader] || !told.fills.is_empty() {
-                    wrong.push(format!("without a leader {told:?} is told"));
+                let all: Vec<HealthIssue> =
+                    reported.issues.iter().map(|(issue, _)| *issue).collect();
+                if all != [HealthIssue::NoLeader] || !reported.fills.is_empty() {
+                    wrong.push(format!("without a leader {reported:?} is told"));
                 }
                 return wrong;
             }
-            _ if told.issues.len() != self.since.len() => {
-                wrong.push(format!("{:?} is told as {told:?}", self.since));
+            _ if reported.issues.len() != self.since.len() => {
+                wrong.push(format!("{:?} is told as {reported:?}", self.since));
             }
             _ => {}
         }
-        for (issue, lasting) in &told.issues {
+        for (issue, lasting) in &reported.issues {
             let lasts = self.since.get(issue).map(|since| now_ms - since);
             let is_right = lasts.is_some_and(|lasts| match lasting.is_exact {
                 true => lasting.for_ms == lasts,
@@ -104,7 +105,7 @@ impl Truth {
                 wrong.push(format!("{issue:?}, which lasts {lasts:?}, is told as {lasting:?}"));
             }
         }
-        wrong.extend(told.fills.iter().filter_map(|fill| self.wrong_fill(fill, now_ms)));
+        wrong.extend(reported.fills.iter().filter_map(|fill| self.wrong_fill(fill, now_ms)));
         wrong
     }
 
@@ -147,21 +148,22 @@ fn run(seed: u64) -> (Vec<String>, u64) {
         for (observed, sees) in managers.iter_mut().zip(sees) {
             truth.show(observed, sees, &mut rng, now_ms);
         }
-        let told: Vec<Observations> = (managers.iter())
+        let reported: Vec<Observations> = (managers.iter())
             .map(|observed| {
                 Observations::decode(&encode(&observed.now(now_ms))).expect("it is told")
             })
             .collect();
         for at in 0..MANAGERS {
-            let others = told.iter().enumerate().filter(|(other, _)| *other != at);
+            let others = reported.iter().enumerate().filter(|(other, _)| *other != at);
             // Some do not answer.
-            let heard = others.filter(|_| !one_in(&mut rng, 6)).map(|(_, told)| told.clone());
-            let together = Observations::together(heard.collect::<Vec<_>>());
+            let received =
+                others.filter(|_| !one_in(&mut rng, 6)).map(|(_, reported)| reported.clone());
+            let together = Observations::together(received.collect::<Vec<_>>());
             if sees[at] != Sees::Gap {
                 managers[at].adopt(&together, now_ms);
             }
             let now = managers[at].now(now_ms);
-            adopted += u64::from(now.issues != told[at].issues);
+            adopted += u64::from(now.issues != reported[at].issues);
             wrong.extend(truth.wrong(&now, sees[at], now_ms));
             let (count, oldest_ms) = managers[at].issues(now_ms);
             let longest = now.issues.iter().map(|(_, lasting)| lasting.for_ms).max();

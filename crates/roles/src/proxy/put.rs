@@ -33,7 +33,7 @@ pub(super) struct PutRequest {
     /// The number of replicas that must have the data before the client is answered; 0: all of the volume.
     pub(super) required_copies: u8,
     /// Another region has it, and tells what it is.
-    pub(super) told: Option<Box<RegionVersion>>,
+    pub(super) remote_version: Option<Box<RegionVersion>>,
 }
 
 /// Bytes of a body on their way into chunks.
@@ -184,7 +184,7 @@ impl<R: RoleAccess> Proxy<R> {
             attributes,
             condition,
             required_copies,
-            told: None,
+            remote_version: None,
         }
     }
 
@@ -196,7 +196,7 @@ impl<R: RoleAccess> Proxy<R> {
     ) -> Result<PutDone, ObjectError> {
         self.access.admit_data()?;
         // An object that was uploaded in parts elsewhere comes as a whole.
-        let limit = if wanted.told.is_some() { OF_REMOTE_CHANGE } else { OF_PUTS };
+        let limit = if wanted.remote_version.is_some() { OF_REMOTE_CHANGE } else { OF_PUTS };
         if body.len().is_some_and(|len| len > limit.bytes) {
             return Err(limit.exceeded());
         }
@@ -355,7 +355,7 @@ impl<R: RoleAccess> Proxy<R> {
             attributes: Attributes::default(),
             key: wanted.key.clone(),
             target: Target::Chunk { stream, number },
-            told: None,
+            remote_version: None,
             ..*wanted
         };
         self.store_chunk(&chunk_of, description, pieces).await.map(|_clock| ())
@@ -398,9 +398,9 @@ impl<R: RoleAccess> Proxy<R> {
 impl PutRequest {
     /// The description of what it is, where its bytes say this.
     fn described(&self, bytes: Description) -> Result<Description, ObjectError> {
-        let Some(told) = &self.told else { return Ok(bytes) };
-        let told = told.description();
-        if told.size == bytes.size { Ok(told) } else { Err(BodyError::Incomplete.into()) }
+        let Some(reported) = &self.remote_version else { return Ok(bytes) };
+        let reported = reported.description();
+        if reported.size == bytes.size { Ok(reported) } else { Err(BodyError::Incomplete.into()) }
     }
 
     /// The call that begins it, under this request id.
@@ -416,8 +416,8 @@ impl PutRequest {
             condition: self.condition.clone(),
             required_copies: self.required_copies,
         };
-        match &self.told {
-            Some(told) if put.target == Target::Version => told.call(put),
+        match &self.remote_version {
+            Some(reported) if put.target == Target::Version => reported.call(put),
             _ => Call::Put(Box::new(put)),
         }
     }

@@ -53,8 +53,10 @@ impl<R: RoleAccess> Proxy<R> {
         let place = self.place(bucket, key)?;
         at.is((place.0, place.1))?;
         let wanted = self.wanted(place, (bucket, key), attributes, Condition::default());
-        let wanted =
-            PutRequest { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
+        let wanted = PutRequest {
+            remote_version: Some(Box::new(RegionVersion::of(entry, object))),
+            ..wanted
+        };
         self.store(wanted, body).await.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
     }
 
@@ -74,8 +76,10 @@ impl<R: RoleAccess> Proxy<R> {
         let place = self.place(bucket, key)?;
         known.is((place.0, place.1))?;
         let wanted = self.wanted(place, (bucket, key), attributes, Condition::default());
-        let wanted =
-            PutRequest { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
+        let wanted = PutRequest {
+            remote_version: Some(Box::new(RegionVersion::of(entry, object))),
+            ..wanted
+        };
         let appending = self.store_appended(&wanted, &mut body, OF_REMOTE_CHANGE).await?;
         let Metax { size, etag, checksum, .. } = object.metax.clone();
         if base.size.checked_add(appending.size) != Some(size) {
@@ -95,8 +99,8 @@ impl<R: RoleAccess> Proxy<R> {
             at: entry.at,
             origin: entry.origin,
         };
-        let told = Call::RemoteChange(Box::new(RemoteChange::Append(Box::new(append))));
-        match self.access.submit(wanted.pg, told).await {
+        let change = Call::RemoteChange(Box::new(RemoteChange::Append(Box::new(append))));
+        match self.access.submit(wanted.pg, change).await {
             Ok(_done) => {
                 appending.claimed();
                 self.note_remote_append(bucket, key);
@@ -159,8 +163,8 @@ impl<R: RoleAccess> Proxy<R> {
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
         self.access.admit()?;
-        let told = RemoteChange::Renew { request, bucket, epoch, key, was };
-        let done = self.access.submit(pg, Call::RemoteChange(Box::new(told))).await;
+        let change = RemoteChange::Renew { request, bucket, epoch, key, was };
+        let done = self.access.submit(pg, Call::RemoteChange(Box::new(change))).await;
         let renewed = done.map(|done| done.op().map(|op| (pg, op)));
         renewed.or_else(|error| unless_beaten(error).map(|_beaten| None))
     }
@@ -205,9 +209,13 @@ impl<R: RoleAccess> Proxy<R> {
             .map(|_| ())
     }
 
-    async fn send_to_pg(&self, pg: PgId, told: RemoteChange) -> Result<ChangeOutcome, ObjectError> {
+    async fn send_to_pg(
+        &self,
+        pg: PgId,
+        change: RemoteChange,
+    ) -> Result<ChangeOutcome, ObjectError> {
         self.access.admit()?;
-        let asked = self.access.submit(pg, Call::RemoteChange(Box::new(told))).await;
+        let asked = self.access.submit(pg, Call::RemoteChange(Box::new(change))).await;
         asked.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
     }
 }

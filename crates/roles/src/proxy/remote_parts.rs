@@ -122,12 +122,14 @@ impl<R: RoleAccess> Proxy<R> {
         let wanted = self.wanted_remote(bucket, key)?;
         let md5: [u8; 16] = parts.md5.clone().finalize().into();
         // That of parts of an upload is no digest of the bytes.
-        if matches!(object.metax.etag, ETag::Md5(told) if told != md5) {
+        if matches!(object.metax.etag, ETag::Md5(md5_named) if md5_named != md5) {
             return Err(BodyError::BadDigest.into());
         }
         parts.is_ended = true;
-        let wanted =
-            PutRequest { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
+        let wanted = PutRequest {
+            remote_version: Some(Box::new(RegionVersion::of(entry, object))),
+            ..wanted
+        };
         let (stream, chunks) = (parts.guard.stream(), parts.chunks);
         let content = Content::Stream { stream, chunks, chunk_bytes: CHUNK_BYTES_MAX };
         let digest = BodyDigest { md5, checksum: None };

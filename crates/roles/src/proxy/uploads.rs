@@ -208,7 +208,7 @@ impl<R: RoleAccess> Proxy<R> {
         if let Some(part) = parts.iter().find(|part| part.etag.len() > NAMED_BYTES_MAX) {
             return Err(ObjectError::InvalidPart { number: part.number });
         }
-        let parts = parts.into_iter().map(told).collect();
+        let parts = parts.into_iter().map(part_named).collect();
         let step = UploadStep::Complete { upload, parts, checksum, size };
         match self.step_at_home(home, place, condition, step).await? {
             HomeChange::Uploaded(UploadAnswer::Completed { etag, checksum, size, clock }) => {
@@ -219,6 +219,6 @@ impl<R: RoleAccess> Proxy<R> {
     }
 }
 
-fn told(NamedPart { number, etag, checksum }: NamedPart) -> PartNamed {
+fn part_named(NamedPart { number, etag, checksum }: NamedPart) -> PartNamed {
     PartNamed { number, etag, checksum }
 }

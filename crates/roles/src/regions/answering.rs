@@ -55,14 +55,14 @@ impl<R: RegionAccess> Source for Answering<R> {
         loop {
             more.mark_seen();
             let asked = ask.clone();
-            let (told, is_news) =
-                self.look(async move |state| state.told(from, &asked).await).await?;
+            let (given, is_news) =
+                self.look(async move |state| state.batches_behind(from, &asked).await).await?;
             // Without changes the response waits for some (a long poll), so that they arrive at once and the region
             // sends few requests.
             if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
-                return Ok(told);
+                return Ok(given);
             }
-            skip_examined(&mut ask, &told);
+            skip_examined(&mut ask, &given);
             // Changes taken from the asking region show all the time, and are no news to it.
             if !is_first {
                 sleep(Duration::from_millis(REGION_CHECKS_MS)).await;
@@ -113,10 +113,10 @@ impl<R: RegionAccess> Source for Answering<R> {
         whole(async move { state.answer_home(from, ask).await }).await
     }
 
-    async fn tell_homes(&self, from: RegionId, told: TellHomes) -> Result<(), Declined> {
+    async fn tell_homes(&self, from: RegionId, given: TellHomes) -> Result<(), Declined> {
         let shared = self.0.shared().clone();
         whole(async move {
-            homes::hear(&shared, from, told).await;
+            homes::hear(&shared, from, given).await;
             Ok(())
         })
         .await
@@ -205,9 +205,12 @@ async fn whole<T: Send + 'static>(
 }
 
 /// Moves a request's tokens past outcomes that have been examined and hold no changes for the region.
-fn skip_examined(ask: &mut IdsQuery, told: &IdsReply) {
-    let passed: BTreeMap<PgId, Token> =
-        told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
+fn skip_examined(ask: &mut IdsQuery, given: &IdsReply) {
+    let passed: BTreeMap<PgId, Token> = given
+        .pgs
+        .iter()
+        .filter_map(|(pg, given)| Some((*pg, given.as_ref().ok()?.token)))
+        .collect();
     for (pg, behind, _) in &mut ask.pgs {
         *behind = passed.get(pg).map_or(*behind, |passed| (*behind).max(*passed));
     }

@@ -126,7 +126,7 @@ pub(super) fn begin<R: RegionAccess>(shared: &Arc<Shared<R>>, record: BucketReco
     let mark = mark_of(&record);
     let mut running = shared.deletions.running.lock();
     let ending = running.entry(mark).or_insert_with(|| {
-        let (tells, told) = tokio::sync::oneshot::channel();
+        let (tells, done) = tokio::sync::oneshot::channel();
         let shared = shared.clone();
         tokio::spawn(async move {
             let ended = delete(&shared, record, tells).await;
@@ -134,7 +134,7 @@ pub(super) fn begin<R: RegionAccess>(shared: &Arc<Shared<R>>, record: BucketReco
             ended
         });
         let broken = || unavailable("its deletion broke off".to_owned());
-        told.map(move |told| told.unwrap_or_else(|_| Err(broken()))).boxed().shared()
+        done.map(move |done| done.unwrap_or_else(|_| Err(broken()))).boxed().shared()
     });
     ending.clone()
 }

@@ -49,9 +49,9 @@ impl EchoFilter {
     }
 
     /// Leaves out ids that the asking region told itself.
-    pub(super) fn leave_out<T>(&self, to: RegionId, told: &mut Vec<(T, Id)>) {
+    pub(super) fn leave_out<T>(&self, to: RegionId, entries: &mut Vec<(T, Id)>) {
         if let Some(prints) = self.0.lock().get(&to) {
-            told.retain(|(_, id)| !prints.all.contains(&id.print));
+            entries.retain(|(_, id)| !prints.all.contains(&id.print));
         }
     }
 }
@@ -74,9 +74,9 @@ mod tests {
     }
 
     fn told_to(echo_filter: &EchoFilter, region: u16, prints: &[u128]) -> Vec<u128> {
-        let mut told: Vec<_> = prints.iter().map(|print| ((), id(*print))).collect();
-        echo_filter.leave_out(RegionId(region), &mut told);
-        told.iter().map(|(_, id)| id.print).collect()
+        let mut entries: Vec<_> = prints.iter().map(|print| ((), id(*print))).collect();
+        echo_filter.leave_out(RegionId(region), &mut entries);
+        entries.iter().map(|(_, id)| id.print).collect()
     }
 
     #[test]

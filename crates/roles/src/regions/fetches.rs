@@ -89,7 +89,7 @@ async fn send_entries<R: RegionAccess>(
             let _gone = sink.flush().await;
             return Err(broken_off(from, &error));
         }
-        shared.watch.counters().told(bytes);
+        shared.watch.counters().count_entry_sent(bytes);
     }
 }
 

@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
 use larder_objects::ObjectError;
-use larder_protocol::region::home::{HomeAnswer, HomeRequest, Reply, ended, heard, is_owed, reply};
+use larder_protocol::region::home::{
+    HomeAnswer, HomeRequest, Reply, ended, is_owed, merge_home, reply,
+};
 use larder_types::{BucketName, BucketRecord, BucketState, Home, HomeScope, HomeState, RegionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -170,7 +172,7 @@ pub(super) async fn hear_home<R: RegionAccess>(
     if is_owed(shared.shown.own(), record.home.as_ref(), reported) {
         return run::begin(shared, bucket.clone(), (reported.scope, true));
     }
-    let Some(next) = heard(shared.shown.own(), record.home.as_ref(), reported) else { return };
+    let Some(next) = merge_home(shared.shown.own(), record.home.as_ref(), reported) else { return };
     match shared.shown.access().set_home(bucket, record.home, next).await {
         Ok(true) => {
             tracing::info!(%bucket, %from, home = ?next, "the home of a bucket has moved")
@@ -231,7 +233,7 @@ impl<R: RegionAccess> SourceState<R> {
                     HomeAnswer::Yours { home, is_level: true }
                 }
                 (Some((true, _)), HomeRequest::Look) | (None, _) => HomeAnswer::Absent,
-                (Some((true, home)), _) => HomeAnswer::Knows(home.map(Home::told)),
+                (Some((true, home)), _) => HomeAnswer::Knows(home.map(Home::as_remote)),
                 // One that is being deleted may stay.
                 (Some((false, _)), HomeRequest::Look) => HomeAnswer::Behind,
                 (Some((false, _)), _) => HomeAnswer::Absent,
@@ -262,7 +264,7 @@ impl<R: RegionAccess> SourceState<R> {
                 shared.homes.counters.given.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%bucket, to = %from, "the home of a bucket was released to another region");
                 // It may take a while until the other region has all, and it is to write down soon that it is given the home.
-                return Ok(HomeAnswer::Yours { home: home.told(), is_level: false });
+                return Ok(HomeAnswer::Yours { home: home.as_remote(), is_level: false });
             }
             Reply::Accept(home) => {
                 if !shared.shown.access().set_home(&bucket, record.home, home).await? {
@@ -277,7 +279,7 @@ impl<R: RegionAccess> SourceState<R> {
             return Ok(HomeAnswer::Behind);
         };
         let is_level = self.has_passed(mark(&now, true)).await?;
-        Ok(HomeAnswer::Yours { home: home.told(), is_level })
+        Ok(HomeAnswer::Yours { home: home.as_remote(), is_level })
     }
 }
 
@@ -298,7 +300,7 @@ pub(super) async fn report_loop<R: RegionAccess>(shared: Arc<Shared<R>>) {
         let version = shared.shown.access().map_version();
         let buckets = shared.shown.access().buckets();
         let homes = buckets.into_iter().filter(|it| !it.is_local());
-        let homes: Vec<_> = homes.filter_map(|it| Some((it.name, it.home?.told()))).collect();
+        let homes: Vec<_> = homes.filter_map(|it| Some((it.name, it.home?.as_remote()))).collect();
         let members = shared.region_endpoint.members().borrow().clone();
         let telling = members.live().map(async |peer| {
             let region = peer.number;

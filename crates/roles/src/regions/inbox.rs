@@ -65,9 +65,9 @@ impl Inbox {
     /// Has regions asked again for what they are about to tell of journals, keys and buckets. Returns once answers on their way count
     /// no more; false if the thread has ended.
     pub(super) async fn void_answers(&self) -> bool {
-        let (tells, told) = oneshot::channel();
+        let (tells, done) = oneshot::channel();
         self.send(Message::VoidAnswers(tells));
-        told.await.is_ok()
+        done.await.is_ok()
     }
 
     pub(super) fn stop(&self) {

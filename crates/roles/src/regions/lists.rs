@@ -71,14 +71,14 @@ async fn merged<R: RegionAccess>(
             return Ok(merging.finish());
         }
         let asking = asks.into_iter().map(async |(region, ask)| {
-            let told = fetch_keys(shared, &members, region, (bucket, &ask, &regions));
-            (region, timeout_at(until, told).await, ask)
+            let fetched = fetch_keys(shared, &members, region, (bucket, &ask, &regions));
+            (region, timeout_at(until, fetched).await, ask)
         });
         // All are awaited: a call that is dropped would cost its connection.
         let mut late = None;
-        for (region, told, ask) in join_all(asking).await {
-            match told {
-                Ok(Ok(told)) => merging.take(region, &ask, told),
+        for (region, fetched, ask) in join_all(asking).await {
+            match fetched {
+                Ok(Ok(fetched)) => merging.take(region, &ask, fetched),
                 Ok(Err(ListRefused::Late(error))) => late = Some(error),
                 Ok(Err(ListRefused::Refused(error))) => return Err(error),
                 Err(_elapsed) => {
@@ -128,7 +128,7 @@ async fn fetch_keys<R: RegionAccess>(
     if region == shared.shown.own() {
         let place = shared.listed.clone().acquire_owned().await.ok();
         return match read(shared, place, bucket.clone(), ask.clone()).await {
-            Ok(Some(told)) => Ok(told),
+            Ok(Some(fetched)) => Ok(fetched),
             Ok(None) => Err(ListRefused::Refused(ObjectError::NoSuchBucket)),
             Err(Unreadable::Store(error)) => Err(ListRefused::Late(error)),
             Err(error) => {
@@ -140,7 +140,7 @@ async fn fetch_keys<R: RegionAccess>(
     }
     let keys = Keys { bucket: bucket.clone(), ask: ask.clone(), regions: regions.to_vec() };
     match async { shared.link_to(region)?.keys(keys).await }.await {
-        Ok(KeysReply::Keys(told)) => Ok(told),
+        Ok(KeysReply::Keys(fetched)) => Ok(fetched),
         Ok(KeysReply::NoBucket) => Ok(KeysAnswer::default()),
         Ok(KeysReply::OtherRegions) => {
             let why = "it knows other regions than this one: try again in some seconds";
@@ -183,7 +183,7 @@ pub(super) async fn send_keys<R: RegionAccess>(
     let place = shared.listed.clone().try_acquire_owned();
     let Ok(place) = place else { return Err(Declined::Busy) };
     match read(shared, Some(place), bucket, ask).await {
-        Ok(told) => Ok(told.map_or(KeysReply::NoBucket, KeysReply::Keys)),
+        Ok(fetched) => Ok(fetched.map_or(KeysReply::NoBucket, KeysReply::Keys)),
         Err(error) => {
             tracing::warn!(%error, "keys for another region's list cannot be sent now");
             Err(Declined::NotReady)

@@ -91,12 +91,12 @@ impl<R: RegionAccess> Misses<R> {
                 timeout(Duration::from_millis(REGION_MISS_MS), entry_of(&link, there)).await;
             Some((entry.ok()?.ok()??, link))
         });
-        let mut told: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
-        let newest = told.iter().map(|(entry, _)| entry.at).max();
-        told.retain(|(entry, _)| Some(entry.at) == newest);
+        let mut found: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
+        let newest = found.iter().map(|(entry, _)| entry.at).max();
+        found.retain(|(entry, _)| Some(entry.at) == newest);
         // The tags that were set last come first.
-        told.sort_by_key(|(entry, _)| Reverse(entry.clock()));
-        told
+        found.sort_by_key(|(entry, _)| Reverse(entry.clock()));
+        found
     }
 
     /// Counts a key as being fetched, after any fetch of it that is under way.
@@ -128,12 +128,12 @@ impl<R: RegionAccess> Misses<R> {
         let name = Name { bucket, key: key.clone(), slot: Slot::Null };
         let latest = self.shared.shown.kept(bucket, key).await.ok();
         let latest = latest.and_then(|kept| kept.latest(self.shared.shown.own()));
-        let mut told = self.query_regions(&name).await;
-        told.retain(|(entry, _)| {
+        let mut found = self.query_regions(&name).await;
+        found.retain(|(entry, _)| {
             let is_newer = latest.is_none_or(|latest| entry.at > latest);
             is_newer && matches!(entry.what, EntryKind::Object(_))
         });
-        let Some((entry, _)) = told.first().cloned() else {
+        let Some((entry, _)) = found.first().cloned() else {
             // It is known to be elsewhere, even if some region has not answered now.
             if self.shared.in_flight.has(&name) || self.shared.partials.has(&name) {
                 return Err(unavailable("the object is in another region, and on its way here"));
@@ -143,11 +143,11 @@ impl<R: RegionAccess> Misses<R> {
         };
         if entry.bytes() > REGION_MISS_BYTES_MAX {
             counters.misses_remote.fetch_add(1, Ordering::Relaxed);
-            told.retain(|(entry, link)| {
+            found.retain(|(entry, link)| {
                 taking::is_to_be_taken(&self.shared, link.number(), &name, entry)
             });
-            let regions = told.iter().map(|(_, link)| link.number()).collect();
-            let entry = told.into_iter().next().map(|(entry, _)| entry);
+            let regions = found.iter().map(|(_, link)| link.number()).collect();
+            let entry = found.into_iter().next().map(|(entry, _)| entry);
             let entry = entry.ok_or_else(|| {
                 unavailable("the object is in another region, and cannot be taken from there now")
             })?;
@@ -160,7 +160,7 @@ impl<R: RegionAccess> Misses<R> {
             return Ok(RegionLookup::Here);
         }
         let (mut is_here, mut is_known, began) = (false, true, Instant::now());
-        for (_, link) in &told {
+        for (_, link) in &found {
             // A client waits no longer for several regions than for one.
             if began.elapsed() >= Duration::from_millis(REGION_MISS_COMING_MS) {
                 is_known = false;
@@ -236,8 +236,8 @@ impl<R: RegionAccess> OtherRegions for Misses<R> {
 
 /// Fetches a key's entry from a region, without its bytes.
 async fn entry_of(link: &Link, name: Name) -> Result<Option<Entry>, LinkError> {
-    let mut told = link.fetch(Fetch { names: vec![(name, false)] }).await?;
-    let fetched = told.next().await?;
-    while told.next().await?.is_some() {}
+    let mut found = link.fetch(Fetch { names: vec![(name, false)] }).await?;
+    let fetched = found.next().await?;
+    while found.next().await?.is_some() {}
     Ok(fetched.and_then(|fetched| fetched.entry))
 }

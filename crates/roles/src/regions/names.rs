@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use larder_link::{AskHome, Link, LinkError, Walk};
 use larder_objects::{ObjectError, Objects};
-use larder_protocol::region::home::{HomeAnswer, HomeRequest, heard};
+use larder_protocol::region::home::{HomeAnswer, HomeRequest, merge_home};
 use larder_protocol::region::pull::LocalBucket;
 use larder_protocol::region::{Id, Name, Range};
 use larder_types::limits::BUCKETS_MAX;
@@ -94,13 +94,13 @@ impl BucketIds {
     pub(super) fn translate<T>(
         &self,
         region: RegionId,
-        told: Vec<(T, Id)>,
+        entries: Vec<(T, Id)>,
         buckets: &Buckets,
     ) -> Translated<T> {
         let known = self.known.read();
         let of_region = known.get(&region);
-        let (mut named, mut unnamed) = (Vec::with_capacity(told.len()), Vec::new());
-        for (at, mut id) in told {
+        let (mut named, mut unnamed) = (Vec::with_capacity(entries.len()), Vec::new());
+        for (at, mut id) in entries {
             match find(of_region, id.name.bucket, buckets) {
                 Some(LocalBucket::Shared(here)) => {
                     id.name.bucket = here;
@@ -235,11 +235,11 @@ impl<R: RegionAccess> Shared<R> {
     pub(super) async fn resolve_names(
         &self,
         region: RegionId,
-        told: Vec<(BucketId, BucketName)>,
+        entries: Vec<(BucketId, BucketName)>,
         (sought, requested_at): (&BTreeSet<BucketId>, RequestTime),
     ) {
         let (mut is_begun, mut failed) = (false, None);
-        for (there, name) in told {
+        for (there, name) in entries {
             if self.shown.bucket(&name).is_none() {
                 if !sought.contains(&there) && self.names.is_refused(region, &name) {
                     continue;
@@ -281,9 +281,9 @@ impl<R: RegionAccess> Shared<R> {
         sought: &BTreeSet<BucketId>,
     ) -> Result<BTreeMap<BucketId, LocalBucket>, LinkError> {
         let requested_at = self.names.now();
-        let told = link.walk(no_keys()).await?.buckets;
-        let live = told.iter().map(|(there, _)| *there).collect();
-        self.resolve_names(region, told, (sought, requested_at)).await;
+        let entries = link.walk(no_keys()).await?.buckets;
+        let live = entries.iter().map(|(there, _)| *there).collect();
+        self.resolve_names(region, entries, (sought, requested_at)).await;
         Ok(self.names.find(region, (sought, &live), &self.shown.buckets()))
     }
 
@@ -291,12 +291,12 @@ impl<R: RegionAccess> Shared<R> {
     pub(super) async fn request_names(&self, region: RegionId) {
         let asked = async {
             let requested_at = self.names.now();
-            let told = self.link_to(region)?.walk(no_keys()).await?;
-            Ok::<_, LinkError>((told.buckets, requested_at))
+            let entries = self.link_to(region)?.walk(no_keys()).await?;
+            Ok::<_, LinkError>((entries.buckets, requested_at))
         };
         match asked.await {
-            Ok((told, requested_at)) => {
-                self.resolve_names(region, told, (&BTreeSet::new(), requested_at)).await;
+            Ok((entries, requested_at)) => {
+                self.resolve_names(region, entries, (&BTreeSet::new(), requested_at)).await;
             }
             Err(error) => {
                 tracing::debug!(%region, %error, "requesting a region's buckets again");
@@ -318,7 +318,7 @@ impl<R: RegionAccess> Shared<R> {
         let asked = AskHome { bucket: bucket.clone(), ask: HomeRequest::Look, regions: vec![own] };
         let answered = async { self.link_to(region)?.ask_home(asked).await }.await;
         match answered {
-            Ok(HomeAnswer::Knows(home)) => Ok(home.and_then(|home| heard(own, None, home))),
+            Ok(HomeAnswer::Knows(home)) => Ok(home.and_then(|home| merge_home(own, None, home))),
             // A region of a release without homes refuses the request as unknown.
             Ok(_) | Err(LinkError::Unsound(_)) => Ok(None),
             Err(error) => Err(ObjectError::Unavailable { reason: error.to_string() }),
@@ -450,8 +450,8 @@ mod tests {
         for here in 1..=4 {
             names.associate(RegionId(2), BucketId(10 + here), BucketId(here));
         }
-        let told = [15, 14, 13, 12, 11].map(|there| (there, id(there))).to_vec();
-        let Translated { named, unnamed } = names.translate(RegionId(2), told, &buckets);
+        let entries = [15, 14, 13, 12, 11].map(|there| (there, id(there))).to_vec();
+        let Translated { named, unnamed } = names.translate(RegionId(2), entries, &buckets);
         let named: Vec<_> = named.iter().map(|(at, id)| (*at, id.name.bucket.0)).collect();
         assert_eq!(named, [(11, 1)]);
         let unnamed: Vec<_> = unnamed.iter().map(|(at, id)| (*at, id.name.bucket.0)).collect();

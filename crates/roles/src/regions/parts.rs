@@ -368,9 +368,10 @@ impl<R: RegionAccess> PartFetch<'_, R> {
     /// Makes what has come the key's version.
     async fn end(&self, mut partial: Partial<R>, entry: &Entry, object: &Object) -> PieceOutcome {
         let (shared, key) = (self.shared, &self.name.key);
-        let told = (entry, object);
+        let version = (entry, object);
         let ending = async {
-            let put = shared.proxy.end_remote(self.bucket, key, told, &mut partial.parts).await?;
+            let put =
+                shared.proxy.end_remote(self.bucket, key, version, &mut partial.parts).await?;
             if object.amended != Amendments::default() {
                 shared.proxy.amend_remote(self.bucket, key, (entry.at, object)).await?;
             }

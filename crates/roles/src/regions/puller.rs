@@ -282,11 +282,11 @@ impl<R: RegionAccess> Puller<R> {
                 let ask = IdsQuery { pgs, ids_max: ids_max as u32 };
                 self.ask(region, request, async move |shared, link| {
                     let requested_at = shared.names.now();
-                    let told = link.query_ids(ask).await?;
+                    let reply = link.query_ids(ask).await?;
                     shared
-                        .resolve_names(region, told.buckets, (&BTreeSet::new(), requested_at))
+                        .resolve_names(region, reply.buckets, (&BTreeSet::new(), requested_at))
                         .await;
-                    let (mut pgs, mut unnamed) = (told.pgs, BTreeMap::new());
+                    let (mut pgs, mut unnamed) = (reply.pgs, BTreeMap::new());
                     for (pg, batch) in &mut pgs {
                         let Ok(batch) = batch else { continue };
                         let lacks = translate(&shared, region, batch);
@@ -310,18 +310,18 @@ impl<R: RegionAccess> Puller<R> {
                 let pg_count = self.pg_counts[&region];
                 self.ask(region, request, async move |shared, link| {
                     let requested_at = shared.names.now();
-                    let mut told = link.list(List { range }).await?;
-                    shared.echo_filter.note(region, told.listed.ids.iter());
+                    let mut reply = link.list(List { range }).await?;
+                    shared.echo_filter.note(region, reply.listed.ids.iter());
                     shared
-                        .resolve_names(region, told.buckets, (&BTreeSet::new(), requested_at))
+                        .resolve_names(region, reply.buckets, (&BTreeSet::new(), requested_at))
                         .await;
                     // Its keys lie in groups by the ids that buckets have there.
                     let of_key = |id: Id| (pg_of(id.name.bucket, &id.name.key, pg_count), id);
-                    let listed = told.listed.ids.into_iter().map(of_key).collect();
+                    let listed = reply.listed.ids.into_iter().map(of_key).collect();
                     let Translated { named, unnamed } = here(&shared, region, listed);
                     let groups;
-                    (groups, told.listed.ids) = named.into_iter().unzip();
-                    Ok(Event::Listed { request, listed: told.listed, groups, unnamed })
+                    (groups, reply.listed.ids) = named.into_iter().unzip();
+                    Ok(Event::Listed { request, listed: reply.listed, groups, unnamed })
                 });
             }
             Effect::FindBuckets { region, request, buckets } => {
@@ -465,10 +465,10 @@ fn translate<R: RegionAccess>(
 fn here<R: RegionAccess, T>(
     shared: &Shared<R>,
     region: RegionId,
-    told: Vec<(T, Id)>,
+    reply: Vec<(T, Id)>,
 ) -> Translated<T> {
-    let count = told.len();
-    let translated = shared.names.translate(region, told, &shared.shown.buckets());
+    let count = reply.len();
+    let translated = shared.names.translate(region, reply, &shared.shown.buckets());
     let Translated { named, unnamed } = &translated;
     shared.watch.counters().left_out(count - named.len() - unnamed.len());
     translated

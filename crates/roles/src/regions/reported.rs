@@ -23,7 +23,7 @@ pub(super) struct Reported {
     /// PGs of which a region has come further since this was taken.
     moved: BTreeSet<PgId>,
     /// The last time that each region asked or reported.
-    heard: BTreeMap<RegionId, Instant>,
+    last_report: BTreeMap<RegionId, Instant>,
     /// By region and PG: an outcome that it lacks, and since when that is known.
     lacking: BTreeMap<(RegionId, PgId), (OpSeq, Instant)>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Lacks {
     /// Since when it has lacked something of one of these, at least.
     pub(super) since: Option<Instant>,
     /// The last time that it asked or reported, or the start.
-    pub(super) heard: Instant,
+    pub(super) last_report: Instant,
 }
 
 /// The report of a region about a PG.
@@ -63,7 +63,7 @@ impl Default for Reported {
             durable: BTreeMap::new(),
             shown: BTreeMap::new(),
             moved: BTreeSet::new(),
-            heard: BTreeMap::new(),
+            last_report: BTreeMap::new(),
             lacking: BTreeMap::new(),
         }
     }
@@ -104,7 +104,7 @@ impl Reported {
 
     /// A region asks, or reports.
     pub(super) fn hear(&mut self, from: RegionId) {
-        self.heard.insert(from, Instant::now());
+        self.last_report.insert(from, Instant::now());
     }
 
     /// Notes the first outcome of a PG that a region lacks, or that it lacks none, while all is durable there up to a token.
@@ -129,8 +129,8 @@ impl Reported {
     pub(super) fn lacks(&self, region: RegionId) -> Lacks {
         let pgs = (region, PgId(0))..=(region, PgId(u32::MAX));
         let of_region = self.lacking.range(pgs).map(|(_, lacks)| *lacks);
-        let heard = self.heard.get(&region).copied().unwrap_or(self.began);
-        let mut lacks = Lacks { groups: 0, since: None, heard };
+        let last_report = self.last_report.get(&region).copied().unwrap_or(self.began);
+        let mut lacks = Lacks { groups: 0, since: None, last_report };
         for (_, since) in of_region {
             lacks.groups += 1;
             lacks.since = Some(lacks.since.map_or(since, |first| first.min(since)));
@@ -183,23 +183,26 @@ mod tests {
     async fn a_region_lacks_what_shows_here_until_it_has_reported_that() {
         let (mut reported, region, began) = (Reported::default(), RegionId(2), Instant::now());
         let step = Duration::from_secs(1);
-        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard: began });
+        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, last_report: began });
         tokio::time::advance(step).await;
         reported.hear(region);
-        let heard = began + step;
+        let last_report = began + step;
         reported.note_lacking((region, PG), None, token(5));
-        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard });
+        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, last_report });
         reported.note_lacking((region, PG), Some(OpSeq(7)), token(5));
         tokio::time::advance(step).await;
         reported.note_lacking((region, PG), Some(OpSeq(7)), token(6));
         reported.note_lacking((RegionId(3), PG), Some(OpSeq(7)), token(6));
-        assert_eq!(reported.lacks(region), Lacks { groups: 1, since: Some(heard), heard });
+        assert_eq!(
+            reported.lacks(region),
+            Lacks { groups: 1, since: Some(last_report), last_report }
+        );
         // It has the first, and lacks what came since.
         reported.note_lacking((region, PG), Some(OpSeq(9)), token(8));
         let since = Some(began + 2 * step);
-        assert_eq!(reported.lacks(region), Lacks { groups: 1, since, heard });
+        assert_eq!(reported.lacks(region), Lacks { groups: 1, since, last_report });
         reported.note_lacking((region, PG), None, token(9));
-        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard });
+        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, last_report });
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl<R: RegionAccess> SourceState<R> {
 
     /// Answers with the outcomes behind the asking region's tokens, of settled PGs whose primary answers now; also
     /// returns true if these are news.
-    pub(super) async fn told(
+    pub(super) async fn batches_behind(
         &self,
         from: RegionId,
         ask: &IdsQuery,
@@ -142,30 +142,30 @@ impl<R: RegionAccess> SourceState<R> {
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
         let ids_max = (ask.ids_max as usize).min(REGION_REQUEST_IDS_MAX);
         let journals = JournalRequest { pgs, ids_max, settled: false };
-        let (mut left, mut told) = (ids_max, IdsReply { pgs: Vec::new(), buckets: Vec::new() });
+        let (mut left, mut reply) = (ids_max, IdsReply { pgs: Vec::new(), buckets: Vec::new() });
         let (mut shown_here, mut lacking) = (Vec::new(), Vec::new());
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
             shown_here.push((pg, shown.applied));
             let behind = behind.get(&pg).copied().unwrap_or_default();
-            let mut batch = shown.told.map(|batch| cut(batch, behind, left));
+            let mut batch = shown.batch.map(|batch| cut(batch, behind, left));
             lacking.push((pg, first_lacked(&batch, behind)));
             if let Ok(batch) = &mut batch {
                 self.leave_out_closed(batch, behind);
                 self.shared.echo_filter.leave_out(from, &mut batch.ids);
             }
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
-            told.pgs.push((pg, batch));
+            reply.pgs.push((pg, batch));
         }
         let are_new = self.has_sent_all_names(from);
-        let ids = told.pgs.iter().filter_map(|(_, batch)| batch.as_ref().ok());
-        told.buckets = match are_new {
+        let ids = reply.pgs.iter().filter_map(|(_, batch)| batch.as_ref().ok());
+        reply.buckets = match are_new {
             Some(_) => self.all_names(),
             None => self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id)))?,
         };
         // A token ahead of the journal is of changes that this store has lost: others get their numbers.
         let is_ahead = |pg| {
             let void =
-                told.pgs.iter().find(|(of, _)| *of == pg).and_then(|(_, it)| it.as_ref().err());
+                reply.pgs.iter().find(|(of, _)| *of == pg).and_then(|(_, it)| it.as_ref().err());
             void.is_some_and(|void| void.why == VoidReason::Ahead)
         };
         if ask.pgs.iter().any(|(pg, ..)| is_ahead(*pg)) {
@@ -177,8 +177,8 @@ impl<R: RegionAccess> SourceState<R> {
         });
         self.take_reports(from, reports, shown_here);
         self.note_lacking(from, ask, &lacking);
-        let is_news = are_new == Some(true) || has_updates(&told);
-        Ok((told, is_news))
+        let is_news = are_new == Some(true) || has_updates(&reply);
+        Ok((reply, is_news))
     }
 
     /// `Some` if a region gets the names of all buckets now, so that it makes empty ones too; true if they have
@@ -186,9 +186,9 @@ impl<R: RegionAccess> SourceState<R> {
     fn has_sent_all_names(&self, to: RegionId) -> Option<bool> {
         let (buckets, now) = (self.shared.shown.buckets(), Instant::now());
         let mut named = self.named.lock();
-        let is_new = named.get(&to).is_none_or(|(told, _)| {
+        let is_new = named.get(&to).is_none_or(|(reply, _)| {
             // Most new maps change no name.
-            !Arc::ptr_eq(told, &buckets) && !told.reports_the_same(&buckets)
+            !Arc::ptr_eq(reply, &buckets) && !reply.reports_the_same(&buckets)
         });
         let again = Duration::from_millis(REGION_NAMES_MS);
         if !is_new && named.get(&to).is_some_and(|(_, at)| now.duration_since(*at) < again) {
@@ -202,9 +202,9 @@ impl<R: RegionAccess> SourceState<R> {
     /// that is being deleted: if it is not, that is told later.
     fn leave_out_closed(&self, batch: &mut Batch, behind: Token) {
         let (shown, buckets) = (&self.shared.shown, self.shared.shown.buckets());
-        let told = batch.ids.len();
+        let reply = batch.ids.len();
         batch.ids.retain(|(_, id)| !buckets.local().contains(&id.name.bucket));
-        self.shared.watch.counters().left_out(told - batch.ids.len());
+        self.shared.watch.counters().left_out(reply - batch.ids.len());
         let closed = |(_, id): &(OpSeq, Id)| buckets.is_closed(id.name.bucket);
         if let Some(first) = batch.ids.iter().position(closed) {
             batch.ids.truncate(first);
@@ -315,7 +315,7 @@ fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
 }
 
 /// Returns true if an answer has outcomes, or says that a token is void.
-fn has_updates(told: &IdsReply) -> bool {
+fn has_updates(reply: &IdsReply) -> bool {
     let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
-    told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
+    reply.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
 }

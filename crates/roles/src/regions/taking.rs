@@ -36,7 +36,7 @@ struct RemoteBody<'a> {
     base: Option<Base>,
     len: u64,
     /// Their MD5, where the entity tag is one.
-    told: Option<[u8; 16]>,
+    md5_named: Option<[u8; 16]>,
     md5: Md5,
 }
 
@@ -51,17 +51,17 @@ impl<'a> RemoteBody<'a> {
 
     fn of(object: &Object, base: Option<Base>) -> Self {
         let len = object.metax.size.saturating_sub(base.map_or(0, |base| base.size));
-        let told = match (&object.metax.etag, base) {
+        let md5_named = match (&object.metax.etag, base) {
             (ETag::Md5(md5), None) => Some(*md5),
             // That of parts, or of a version that was appended to, is no digest of bytes.
             _ => None,
         };
-        Self { whole: None, rest: None, base, len, told, md5: Md5::new() }
+        Self { whole: None, rest: None, base, len, md5_named, md5: Md5::new() }
     }
 
     /// Returns true if the MD5 of the bytes is used: it is that of the version, or of a piece.
     fn is_digested(&self) -> bool {
-        self.told.is_some() || self.base.is_some()
+        self.md5_named.is_some() || self.base.is_some()
     }
 }
 
@@ -86,8 +86,8 @@ impl PutBody for RemoteBody<'_> {
 
     fn finish(&mut self) -> Result<BodyDigest, BodyError> {
         let md5: [u8; 16] = self.md5.finalize_reset().into();
-        match self.told {
-            Some(told) if told != md5 => Err(BodyError::BadDigest),
+        match self.md5_named {
+            Some(md5_named) if md5_named != md5 => Err(BodyError::BadDigest),
             _ => Ok(BodyDigest { md5, checksum: None }),
         }
     }
@@ -510,13 +510,15 @@ impl<R: RegionAccess> Shared<R> {
             EntryKind::Object(object) => {
                 let mut is_beaten = true;
                 if let Some(body) = body {
-                    let told = (entry, &**object);
+                    let md5_named = (entry, &**object);
                     let put = match body.base {
-                        None => self.proxy.put_remote(bucket, &name.key, told, body).await?,
+                        None => self.proxy.put_remote(bucket, &name.key, md5_named, body).await?,
                         Some(base) => {
                             let key = &name.key;
-                            let put =
-                                self.proxy.append_remote(bucket, key, told, base, body).await?;
+                            let put = self
+                                .proxy
+                                .append_remote(bucket, key, md5_named, base, body)
+                                .await?;
                             self.watch.counters().took_tail(base);
                             put
                         }

@@ -30,9 +30,9 @@ pub struct RegionCounters {
     /// Entries that could not be taken, and are asked for again.
     pub failed: AtomicU64,
     /// Entries that were given to other regions.
-    pub told: AtomicU64,
+    pub entries_sent: AtomicU64,
     /// Their bytes.
-    pub told_bytes: AtomicU64,
+    pub sent_bytes: AtomicU64,
     /// Alarms, such as clocks ahead, contradictions, and answers that no region gives.
     pub alarms: AtomicU64,
     /// Keys that clients read, that were not here, and that other regions were asked for.
@@ -100,13 +100,13 @@ impl RegionCounters {
         self.share.store((share * 1000.0) as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn told(&self, bytes: u64) {
-        self.told.fetch_add(1, Ordering::Relaxed);
-        self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn count_entry_sent(&self, bytes: u64) {
+        self.entries_sent.fetch_add(1, Ordering::Relaxed);
+        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn count_part_sent(&self, bytes: u64) {
-        self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn set_parts_waiting(&self, bytes: u64) {
@@ -394,11 +394,11 @@ impl Watch {
             let mut status = self.of(peer.number, status_of);
             (status.number, status.name) = (peer.number, peer.name.clone());
             status.paused = peer.paused;
-            let Lacks { groups, since, heard } = self.reported.lock().lacks(peer.number);
+            let Lacks { groups, since, last_report } = self.reported.lock().lacks(peer.number);
             let seconds = |since: Instant| since.elapsed().as_secs_f64();
             status.lacks_groups = groups;
             status.lacks_seconds = since.map_or(0.0, seconds);
-            status.asked_seconds = seconds(heard);
+            status.asked_seconds = seconds(last_report);
             if peer.paused {
                 (status.unreachable, status.stuck) = (None, false);
             }

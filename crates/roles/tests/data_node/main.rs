@@ -301,7 +301,7 @@ async fn bytes_from_certified_servers_end_no_data_server() {
     let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
     served.opened(&mut hears).await;
     // The messages to managers are of no matter here.
-    let heard = tokio::spawn(async move { while hears.recv().await.is_some() {} });
+    let received = tokio::spawn(async move { while hears.recv().await.is_some() {} });
     let (corpus, before, address) = (raw::corpus(), raw::panics(), served.address.clone());
     let peers = served.endpoints.iter();
     let peers = peers.map(|it| Peer::<InBytes<DataService>>::new(it, ME, address.clone()));
@@ -326,7 +326,7 @@ async fn bytes_from_certified_servers_end_no_data_server() {
     served.read(0, 5).await;
     assert_eq!(raw::panics(), before, "nothing panicked");
     served.node.close();
-    heard.abort();
+    received.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

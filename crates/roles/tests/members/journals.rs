@@ -80,8 +80,8 @@ async fn shown(cluster: &Cluster, token: u64, how: (bool, u32)) -> JournalShown 
 }
 
 /// Keys that are told behind a token, and the token behind them.
-fn told(shown: &JournalShown) -> (Vec<&str>, u64) {
-    let batch = shown.told.as_ref().unwrap();
+fn batch_of(shown: &JournalShown) -> (Vec<&str>, u64) {
+    let batch = shown.batch.as_ref().unwrap();
     let keys = batch.ids.iter().map(|(_, id)| id.name.key.as_str()).collect();
     (keys, batch.token.through.0)
 }
@@ -97,7 +97,7 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
     put_inline(&cluster, 1, "before").await;
     become_region(&cluster);
     let first = shown(&cluster, 0, (true, 0)).await;
-    let void = first.told.unwrap_err();
+    let void = first.batch.unwrap_err();
     assert_eq!(
         (void.why, void.resume.through),
         (VoidReason::Overrun, first.applied),
@@ -105,7 +105,7 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
     );
     put_inline(&cluster, 2, "one").await;
     let now = shown(&cluster, first.applied.0, (false, 2000)).await;
-    let (keys, token) = told(&now);
+    let (keys, token) = batch_of(&now);
     assert_eq!(keys, ["one"]);
 
     let (view, primary) = cluster.leads(PG);
@@ -113,15 +113,15 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
     cluster.end(primary).await;
     cluster.serving(PG, View(view.0 + 1)).await;
     let now = shown(&cluster, token, (false, 2000)).await;
-    let (keys, token) = told(&now);
+    let (keys, token) = batch_of(&now);
     assert_eq!(keys, ["two"]);
     let again = shown(&cluster, token, (false, 0)).await;
-    assert_eq!(told(&again), (vec![], token));
+    assert_eq!(batch_of(&again), (vec![], token));
     put_inline(&cluster, 4, "three").await;
-    assert_eq!(told(&shown(&cluster, token, (false, 2000)).await).0, ["three"]);
+    assert_eq!(batch_of(&shown(&cluster, token, (false, 2000)).await).0, ["three"]);
     // An op that no log has was lost.
     let ahead = shown(&cluster, token + 1000, (false, 0)).await;
-    assert_eq!(ahead.told.unwrap_err().why, VoidReason::Ahead);
+    assert_eq!(ahead.batch.unwrap_err().why, VoidReason::Ahead);
     let (later, to) = cluster.leads(PG);
     let over =
         cluster.ask(to, journals(&cluster, View(later.0 - 1), token, (false, 0))).await.unwrap();
@@ -145,18 +145,18 @@ async fn a_token_skips_ops_without_changes() {
     };
     note_many(2..10).await;
     let now = shown(&cluster, token, (true, 0)).await;
-    assert_eq!(told(&now), (vec![], token), "not for each of them");
+    assert_eq!(batch_of(&now), (vec![], token), "not for each of them");
     for first in (10..10 + REGION_QUIET_OPS).step_by(32) {
         note_many(first..first + 32).await;
     }
     for _ in 0..2 {
         let now = shown(&cluster, token, (true, 0)).await;
         assert!(now.applied.0 >= token + REGION_QUIET_OPS);
-        assert_eq!(told(&now), (vec![], now.applied.0));
+        assert_eq!(batch_of(&now), (vec![], now.applied.0));
     }
     put_inline(&cluster, 2_000, "b").await;
     let now = shown(&cluster, token, (true, 0)).await;
-    assert_eq!(told(&now).0, ["b"], "it passes over none that tells something");
+    assert_eq!(batch_of(&now).0, ["b"], "it passes over none that tells something");
 }
 
 /// As one that leads anew, whose index has not caught up with what the primary before has told.
@@ -173,13 +173,13 @@ async fn a_primary_whose_index_shows_less_than_its_log_has_calls_no_token_ahead(
     let asking = async {
         until("the log has more than the index", async || {
             let now = asked(&cluster, applied + 1, (false, 0)).await;
-            now.is_some_and(|now| now.told.is_ok() && now.applied.0 == applied)
+            now.is_some_and(|now| now.batch.is_ok() && now.applied.0 == applied)
         })
         .await;
         gate.open();
     };
     tokio::join!(putting, asking);
-    assert_eq!(told(&shown(&cluster, applied, (false, 2000)).await), (vec!["b"], applied + 1));
+    assert_eq!(batch_of(&shown(&cluster, applied, (false, 2000)).await), (vec!["b"], applied + 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,11 +207,11 @@ async fn a_long_poll_waits_for_updates_up_to_its_limit() {
         put_inline(&cluster, 1, "news").await;
         begun.elapsed()
     });
-    assert_eq!(told(&waiting).0, ["news"]);
+    assert_eq!(batch_of(&waiting).0, ["news"]);
     assert!(begun.elapsed() < putting + std::time::Duration::from_millis(1500), "it comes at once");
-    let token = told(&waiting).1;
+    let token = batch_of(&waiting).1;
     let none = shown(&cluster, token, (false, 50)).await;
-    assert_eq!(told(&none), (vec![], token));
+    assert_eq!(batch_of(&none), (vec![], token));
 }
 
 /// The primary's answer on keys.

@@ -93,13 +93,13 @@ async fn a_damaged_copy_is_reported_by_the_primary_that_verified_it() {
         cluster.progress(primary).await.scrub.is_some_and(|scrub| scrub.rounds > 0 && scrub.bad > 0)
     })
     .await;
-    let told = cluster.progress(primary).await;
-    let scrub = told.scrub.unwrap();
+    let reported = cluster.progress(primary).await;
+    let scrub = reported.scrub.unwrap();
     assert_eq!((scrub.bad, scrub.right, scrub.unanswered), (1, 0, 0), "what is inline has no copy");
-    assert_eq!(told.floors.volumes, 1);
+    assert_eq!(reported.floors.volumes, 1);
     let backup = (0..3).map(ServerId).find(|id| *id != primary).unwrap();
-    let told = cluster.progress(backup).await;
-    assert_eq!((told.scrub.unwrap().bad, told.floors.volumes), (0, 0), "it leads nothing");
+    let reported = cluster.progress(backup).await;
+    assert_eq!((reported.scrub.unwrap().bad, reported.floors.volumes), (0, 0), "it leads nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

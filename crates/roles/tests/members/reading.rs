@@ -54,7 +54,7 @@ async fn a_proxy_that_reads_an_object_finds_its_rows_after_it_was_deleted() {
     assert_eq!(pieces(&cluster, primary).await, read);
     for (row, value) in &read {
         let ask = MetaCall::GetRow { pg: PG, view, row: row.clone() };
-        let (reply, told) = cluster.ask(primary, ask).await.unwrap();
-        assert_eq!((reply, &told[..]), (MetaReply::Row(true), &value[..]));
+        let (reply, reported) = cluster.ask(primary, ask).await.unwrap();
+        assert_eq!((reply, &reported[..]), (MetaReply::Row(true), &value[..]));
     }
 }

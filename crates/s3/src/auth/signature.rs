@@ -325,13 +325,13 @@ fn signed_otherwise(user: &str, (scope, canonical): (&Scope<'_>, &str), given: &
     if canonical.len() + given.len() > CANONICAL_SHOWN_BYTES_MAX {
         return refused;
     }
-    let told = [
+    let details = [
         ("AWSAccessKeyId", user.to_owned()),
         ("StringToSign", scope.text_of(canonical)),
         ("SignatureProvided", given.to_owned()),
         ("CanonicalRequest", canonical.to_owned()),
     ];
-    elements::with(refused, told)
+    elements::with(refused, details)
 }
 
 /// Refuses a time that is further from now.
@@ -343,12 +343,12 @@ fn in_time(time: &str, seconds_max: u32) -> S3Result<()> {
     let message = "The difference between the request time and the current time is too large.";
     let skewed = error(S3ErrorCode::RequestTimeTooSkewed, message);
     let millis = (u64::from(seconds_max) * 1000).to_string();
-    let told = [
+    let details = [
         ("RequestTime", time.to_owned()),
         ("ServerTime", date(now)),
         ("MaxAllowedSkewMilliseconds", millis),
     ];
-    Err(elements::with(skewed, told))
+    Err(elements::with(skewed, details))
 }
 
 /// A form that names a key and has no signature: most often one whose signature stands behind the file.

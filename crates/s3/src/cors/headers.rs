@@ -47,7 +47,7 @@ pub(crate) fn preflight(
     }
     let rules =
         rules().ok_or_else(|| forbidden("CORSResponse: CORS is not enabled for this bucket."))?;
-    let told = allowed(&rules, (origin, method), headers).ok_or_else(|| {
+    let allowed_headers = allowed(&rules, (origin, method), headers).ok_or_else(|| {
         forbidden(
             "CORSResponse: This CORS request is not allowed. This is usually because the evaluation of Origin, \
              request method / Access-Control-Request-Method or Access-Control-Request-Headers are not whitelisted \
@@ -55,7 +55,7 @@ pub(crate) fn preflight(
         )
     })?;
     let mut response = Response::new(s3s::Body::empty());
-    *response.headers_mut() = told;
+    *response.headers_mut() = allowed_headers;
     Ok(response)
 }
 
@@ -67,11 +67,11 @@ fn allowed(
 ) -> Option<HeaderMap> {
     let asked = requested_headers(headers)?;
     let wanted = CorsRequest { origin: origin.to_str().ok()?, method, headers: &asked };
-    let mut told = allow_headers(first(rules, &wanted)?, origin);
+    let mut allowed_headers = allow_headers(first(rules, &wanted)?, origin);
     if !asked.is_empty() {
-        add(&mut told, ACCESS_CONTROL_ALLOW_HEADERS, &asked.join(", "));
+        add(&mut allowed_headers, ACCESS_CONTROL_ALLOW_HEADERS, &asked.join(", "));
     }
-    Some(told)
+    Some(allowed_headers)
 }
 
 /// The method that a preflight asks for.

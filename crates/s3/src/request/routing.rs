@@ -199,8 +199,8 @@ fn not_allowed(
         (None, Level::Bucket) => "BUCKET".to_owned(),
         (None, Level::Object) => "OBJECT".to_owned(),
     };
-    let told = [("Method", method.to_string()), ("ResourceType", resource)];
-    let mut refused = elements::with(error(S3ErrorCode::MethodNotAllowed, message), told);
+    let details = [("Method", method.to_string()), ("ResourceType", resource)];
+    let mut refused = elements::with(error(S3ErrorCode::MethodNotAllowed, message), details);
     if let Ok(allowed) = HeaderValue::try_from(allowed.join(", ")) {
         refused.set_headers(HeaderMap::from_iter([(ALLOW, allowed)]));
     }

@@ -223,8 +223,11 @@ mod tests {
         assert_eq!(forwarded_for(&["6.6.6.6", "192.0.2.1"]).as_deref(), Some("6.6.6.6, 192.0.2.1"));
         let long = "1".repeat(300);
         for lines in [&[&*format!("{long}, 192.0.2.1")][..], &[&*long, "192.0.2.1"]] {
-            let told = forwarded_for(lines).unwrap();
-            assert!(told.ends_with("1, 192.0.2.1") && told.len() == FORWARDED_BYTES_MAX, "{told}");
+            let reported = forwarded_for(lines).unwrap();
+            assert!(
+                reported.ends_with("1, 192.0.2.1") && reported.len() == FORWARDED_BYTES_MAX,
+                "{reported}"
+            );
         }
     }
 }

@@ -142,7 +142,7 @@ async fn iam_and_sts_clients_get_an_error_in_their_form() {
     let server = Server::bucket().await;
     let ask = server.ask("POST", "/").body("Action=ListUsers&Version=2010-05-08");
     let iam = |header: String| header.replace("/s3/", "/iam/");
-    let told = |answer: Answer, namespace: &str| {
+    let reported = |answer: Answer, namespace: &str| {
         let answer = answer.refused(400, "InvalidAction");
         let begin =
             format!("<ErrorResponse xmlns=\"{namespace}\"><Error><Type>Sender</Type><Code>");
@@ -152,9 +152,9 @@ async fn iam_and_sts_clients_get_an_error_in_their_form() {
     };
     let form = "application/x-www-form-urlencoded; charset=utf-8";
     let signed = ask.clone().header("content-type", form).rewrite(iam).send().await;
-    told(signed, "https://iam.amazonaws.com/doc/2010-05-08/");
+    reported(signed, "https://iam.amazonaws.com/doc/2010-05-08/");
     let unsigned = ask.clone().sign(Sign::Not).unsigned("content-type", form).send().await;
-    told(unsigned, "https://sts.amazonaws.com/doc/2011-06-15/");
+    reported(unsigned, "https://sts.amazonaws.com/doc/2011-06-15/");
     let s3 = ask.send().await;
     assert!(s3.text().contains("<Error><Code>"), "{}", s3.text());
 }

@@ -405,9 +405,9 @@ async fn storage_classes_that_are_read_at_once_are_kept_and_shown() {
                 "{list}"
             );
         }
-        let told = server.ask("GET", "/bkt/k?attributes");
-        let told = told.header("x-amz-object-attributes", "StorageClass").send().await;
-        assert_eq!(told.tag("StorageClass").as_deref(), Some(class));
+        let reported = server.ask("GET", "/bkt/k?attributes");
+        let reported = reported.header("x-amz-object-attributes", "StorageClass").send().await;
+        assert_eq!(reported.tag("StorageClass").as_deref(), Some(class));
         let begun = server.ask("POST", "/bkt/up?uploads").header("x-amz-storage-class", class);
         let id = begun.send().await.expect(200).tag("UploadId").unwrap();
         for list in ["/bkt?uploads", &format!("/bkt/up?uploadId={id}")] {

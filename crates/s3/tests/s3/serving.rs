@@ -241,9 +241,9 @@ async fn the_state_is_told_to_who_has_roots_keys_and_to_nobody_else() {
     let form = server.ask("POST", STATE).header("content-type", "multipart/form-data; boundary=b");
     form.sign(Sign::Not).send().await.refused(405, "MethodNotAllowed");
     assert_eq!(hooks.0.load(Ordering::Relaxed), 0, "it was not asked in vain");
-    let told = server.get(STATE).await.expect(200);
-    assert_eq!(told.headers["content-type"], "application/json");
-    assert_eq!(told.text(), "{\"asked\":0,\"key\":\"\u{fffe}\"}");
+    let reported = server.get(STATE).await.expect(200);
+    assert_eq!(reported.headers["content-type"], "application/json");
+    assert_eq!(reported.text(), "{\"asked\":0,\"key\":\"\u{fffe}\"}");
     server.head(STATE).await.expect(200);
     let other_paths = ["/_larder/v1/state", "/_larder/v1/status/", "/_larder"];
     for path in other_paths {

@@ -266,8 +266,11 @@ async fn a_malformed_header_authenticates_nobody() {
             (ask(query).in_past(110), "AccessDenied"),
         ] {
             let answer = refused.send().await.expect(403);
-            let told = answer.tag("Code");
-            assert!(method == "HEAD" || told.as_deref() == Some(code), "{method} {path}: {told:?}");
+            let reported = answer.tag("Code");
+            assert!(
+                method == "HEAD" || reported.as_deref() == Some(code),
+                "{method} {path}: {reported:?}"
+            );
         }
     }
     let unhashed = server.ask("PUT", "/bkt").payload(&"0".repeat(64));

@@ -71,12 +71,12 @@ async fn parts_become_one_object() {
     assert_eq!(piece.header("x-amz-mp-parts-count"), "2");
     server.get("/bkt/k?partNumber=1").await.refused(416, "InvalidPartNumber");
     let asked = "ObjectParts,ObjectSize,ETag,Checksum";
-    let told = server.ask("GET", "/bkt/k?attributes").header("x-amz-object-attributes", asked);
-    let told = told.header("x-amz-max-parts", "1").send().await.expect(200);
-    assert_eq!(told.tag("PartsCount").as_deref(), Some("2"));
-    assert_eq!(told.tags("PartNumber"), ["2"]);
-    assert_eq!(told.tag("IsTruncated").as_deref(), Some("true"));
-    assert_eq!(told.tag("ObjectSize"), Some(whole.len().to_string()));
+    let reported = server.ask("GET", "/bkt/k?attributes").header("x-amz-object-attributes", asked);
+    let reported = reported.header("x-amz-max-parts", "1").send().await.expect(200);
+    assert_eq!(reported.tag("PartsCount").as_deref(), Some("2"));
+    assert_eq!(reported.tags("PartNumber"), ["2"]);
+    assert_eq!(reported.tag("IsTruncated").as_deref(), Some("true"));
+    assert_eq!(reported.tag("ObjectSize"), Some(whole.len().to_string()));
     let list = server.get(&format!("/bkt/k?uploadId={id}")).await;
     list.refused(404, "NoSuchUpload");
 }

@@ -12,8 +12,8 @@ const PRESIGNED: Sign = Sign::Query { expires_s: 100 };
 /// Asserts the message, and what the error says of the argument at fault.
 #[track_caller]
 fn about(refused: &Answer, message: &str, argument: &str) {
-    let told = refused.tag("Message").map(|text| text.replace("&apos;", "'"));
-    assert_eq!(told.as_deref(), Some(message), "{}", refused.text());
+    let reported = refused.tag("Message").map(|text| text.replace("&apos;", "'"));
+    assert_eq!(reported.as_deref(), Some(message), "{}", refused.text());
     assert_eq!(refused.tag("ArgumentName").as_deref(), Some(argument), "{}", refused.text());
 }
 
@@ -51,8 +51,8 @@ async fn lists_of_a_bucket_are_not_asked_of_a_key() {
         assert_eq!(refused.tag("Message").as_deref(), Some(message));
     }
     let refused = server.put("/", "").await.refused(405, "MethodNotAllowed");
-    let told = (refused.tag("Method").unwrap(), refused.tag("ResourceType").unwrap());
-    assert_eq!((told.0.as_str(), told.1.as_str()), ("PUT", "SERVICE"));
+    let reported = (refused.tag("Method").unwrap(), refused.tag("ResourceType").unwrap());
+    assert_eq!((reported.0.as_str(), reported.1.as_str()), ("PUT", "SERVICE"));
 }
 
 #[tokio::test]
@@ -319,8 +319,8 @@ async fn a_list_of_a_bucket_that_only_the_host_names_is_no_list_of_buckets() {
             let path = format!("/?{query}");
             let path = path.trim_end_matches('?');
             let list = server.ask("GET", path).header("host", host).send().await.expect(200);
-            let told = (list.tags("Name"), list.tags("Key"));
-            assert_eq!(told, (vec!["bkt".into()], vec!["key".into()]), "{host} {query}");
+            let reported = (list.tags("Name"), list.tags("Key"));
+            assert_eq!(reported, (vec!["bkt".into()], vec!["key".into()]), "{host} {query}");
         }
     }
 }

@@ -99,7 +99,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Append(append) => vec!["Append", body_of(&append.body)],
         Op::Digest => vec!["Digest"],
         Op::Moved { .. } => vec!["Moved"],
-        Op::RemoteChange(told) => vec!["RemoteChange", body_of(&told.put.body)],
+        Op::RemoteChange(change) => vec!["RemoteChange", body_of(&change.put.body)],
         Op::Purge(_) => vec!["Purge"],
         Op::Amend(_) => vec!["Amend"],
         Op::Noted(_) => vec!["Noted"],
@@ -355,9 +355,9 @@ fn appended(onto: Option<OpId>, body: Body, attributes: Option<Box<Attributes>>)
     }
 }
 
-fn grow(body: Body, told: bool) -> Op {
+fn grow(body: Body, change: bool) -> Op {
     let Metax { etag, checksum, .. } = full_metax();
-    let (attributes, origin) = (told.then(|| Box::new(full_attributes())), told.then(origin));
+    let (attributes, origin) = (change.then(|| Box::new(full_attributes())), change.then(origin));
     let append = appended(Some(op_id()), body, attributes);
     Op::Grow(Box::new(Grow { append, at: stamp(), origin, etag, checksum }))
 }

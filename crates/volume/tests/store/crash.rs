@@ -12,9 +12,9 @@ use larder_volume::{
 };
 
 macro_rules! require {
-    ($holds:expr, $($told:tt)+) => {
+    ($holds:expr, $($message:tt)+) => {
         if !$holds {
-            return Err(format!($($told)+));
+            return Err(format!($($message)+));
         }
     };
 }
@@ -307,8 +307,8 @@ fn lives(seed: u64, planted: Planted) -> Result<(), String> {
 #[test]
 fn what_is_answered_survives_every_fault() {
     for seed in 0..60 {
-        if let Err(told) = lives(seed, Planted::None) {
-            panic!("seed {seed}: {told}");
+        if let Err(message) = lives(seed, Planted::None) {
+            panic!("seed {seed}: {message}");
         }
     }
 }
@@ -324,8 +324,8 @@ fn what_is_answered_survives_the_loss_of_power_at_every_operation() {
                 assert!(operation > 10, "the run has operations");
                 break;
             }
-            if let Err(told) = run.come_back(&aimed) {
-                panic!("seed {seed}, operation {operation}: {told}");
+            if let Err(message) = run.come_back(&aimed) {
+                panic!("seed {seed}, operation {operation}: {message}");
             }
         }
     }

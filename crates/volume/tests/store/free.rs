@@ -158,14 +158,14 @@ fn at_every_operation(seed: u64, planted: Planted) -> Result<u64, String> {
         let mut boot = 3;
         let mut judge = |disk: &mut Arc<SimDisk>, what: &str| {
             let mut volume = restart(disk, boot);
-            let told = |why: String| format!("operation {operation}, {what}: {why}");
+            let context = |why: String| format!("operation {operation}, {what}: {why}");
             if volume.damaged_pvs().next().is_some() {
-                return Err(told("the PV is lost".to_owned()));
+                return Err(context("the PV is lost".to_owned()));
             }
             if !owners(&volume).is_empty() {
                 let verdict = one(&mut volume, verify(&old));
                 if answered || verdict != verified(boot) {
-                    return Err(told(format!(
+                    return Err(context(format!(
                         "its owner has it: {verdict:?}, answered: {answered}"
                     )));
                 }

@@ -36,7 +36,7 @@ impl State {
     }
 
     fn counts(&self, process: u8, seq: u8) -> bool {
-        self.counts_by_records(process, seq) && self.horizon.is_none_or(|last| seq <= last)
+        self.counts_by_records(process, seq) && self.takeover_fence.is_none_or(|last| seq <= last)
     }
 
     fn content(&self, process: u8, seq: u8) -> u8 {
@@ -151,7 +151,7 @@ impl Copies {
         let claims = !self.is(Variant::ReaderIgnoresClaims);
         let counting = all.filter(|process, seq| {
             state.counts_by_records(process, seq)
-                && state.horizon.is_none_or(|last| seq <= last || !claims)
+                && state.takeover_fence.is_none_or(|last| seq <= last || !claims)
         });
         let newest = (1..=state.latest())
             .rfind(|number| matches!(state.records[*number as usize], Record::From(_)))
@@ -159,8 +159,9 @@ impl Copies {
         let is_open = !self.is(Variant::ReaderIgnoresNumbers)
             && (newest + 1..=state.latest()).any(|number| !state.have_record(number));
         let is_left = is_open || claims && state.is_claimed;
-        let is_decided =
-            claims && state.horizon.is_some() && !self.is(Variant::ReaderDoubtsHorizon);
+        let is_decided = claims
+            && state.takeover_fence.is_some()
+            && !self.is(Variant::ReaderDoubtsTakeoverFence);
         (counting, if is_left && !is_decided { newest } else { 0 })
     }
 

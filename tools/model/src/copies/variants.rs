@@ -52,7 +52,7 @@ pub enum Variant {
     /// A reader leaves out the last blob of each process that has a number without a record after it, and all behind.
     ReaderDoubtsEachLast,
     /// A reader doubts what an heir has decided.
-    ReaderDoubtsHorizon,
+    ReaderDoubtsTakeoverFence,
     /// An heir closes no number.
     HeirDoesNotClose,
     /// An heir lists before it closes numbers.

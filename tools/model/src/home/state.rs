@@ -75,7 +75,7 @@ pub(super) struct Channel {
     pub(super) late: Option<(HomeRequest, Servers)>,
     pub(super) answer: Option<HomeAnswer>,
     /// A record that the first tells the second.
-    pub(super) told: Option<Home>,
+    pub(super) reported: Option<Home>,
     /// The record under which the first makes the bucket that the second has.
     pub(super) made: Option<Option<Home>>,
 }
@@ -89,7 +89,7 @@ pub struct State {
     pub(super) resumed: u8,
     pub(super) ended: u8,
     pub(super) lost: u8,
-    pub(super) told: u8,
+    pub(super) reported: u8,
     pub(super) changes: u8,
     /// The first region was removed.
     pub(super) is_removed: bool,

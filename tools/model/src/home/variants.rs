@@ -20,7 +20,7 @@ pub struct Bounds {
     pub lost: u8,
     /// Records that regions tell each other.
     #[arg(long, default_value_t = 0)]
-    pub told: u8,
+    pub reported: u8,
     /// Changes that are decided.
     #[arg(long, default_value_t = 1)]
     pub changes: u8,

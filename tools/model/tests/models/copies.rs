@@ -28,7 +28,7 @@ const WEAKER: &[(Variant, Bounds, Property, usize)] = {
         (Variant::ReaderListsLast, SMALL, AcceptedCounts, 29),
         (Variant::ReaderDoubtsEachLast, Bounds { blobs: 2, ..THREE }, ReadersHaveAll, 41),
         (Variant::ReaderIgnoresClaims, SUCCESSOR_CLAIM, AcceptedCounts, 24),
-        (Variant::ReaderDoubtsHorizon, SUCCESSOR_CLAIM, ReadersHaveAll, 26),
+        (Variant::ReaderDoubtsTakeoverFence, SUCCESSOR_CLAIM, ReadersHaveAll, 26),
         (Variant::HeirDoesNotClose, SUCCESSOR_CLAIM, AcceptedCounts, 36),
         (Variant::HeirListsFirst, SUCCESSOR_CLAIM, AcceptedCounts, 34),
         (Variant::RecordsUnasked, SUCCESSOR_CLAIM, UploadedCounts, 35),

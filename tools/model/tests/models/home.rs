@@ -10,16 +10,17 @@ const SMALL: Bounds = Bounds {
     resumed: 1,
     ended: 0,
     lost: 0,
-    told: 0,
+    reported: 0,
     changes: 1,
     given: false,
     removes: false,
     joins: false,
 };
 const GIVEN: Bounds = Bounds { given: true, ..SMALL };
-const TWO: Bounds = Bounds { regions: 2, begun: 2, ended: 1, lost: 1, told: 1, ..SMALL };
+const TWO: Bounds = Bounds { regions: 2, begun: 2, ended: 1, lost: 1, reported: 1, ..SMALL };
 const JOINS: Bounds = Bounds { joins: true, resumed: 0, ..SMALL };
-const REMOVES: Bounds = Bounds { begun: 2, lost: 1, told: 1, removes: true, given: true, ..SMALL };
+const REMOVES: Bounds =
+    Bounds { begun: 2, lost: 1, reported: 1, removes: true, given: true, ..SMALL };
 
 /// Each weaker reading, with what is smallest to show it, the property and the steps.
 const WEAKER: &[(Variant, Bounds, Property, usize)] = {
@@ -48,7 +49,7 @@ fn no_two_regions_have_the_home() {
         Bounds { given: true, ..TWO },
         Bounds { begun: 2, ..SMALL },
         Bounds { begun: 2, ended: 1, lost: 1, ..GIVEN },
-        Bounds { lost: 1, told: 1, ..GIVEN },
+        Bounds { lost: 1, reported: 1, ..GIVEN },
         REMOVES,
         JOINS,
         Bounds { given: true, ..JOINS },
@@ -67,7 +68,7 @@ fn each_weaker_reading_makes_two_regions_decide_or_loses_changes() {
 #[test]
 fn what_is_stricter_than_needed_breaks_nothing_when_left_out() {
     for variant in HARMLESS {
-        let all = [TWO, Bounds { begun: 2, lost: 1, told: 1, ..GIVEN }];
+        let all = [TWO, Bounds { begun: 2, lost: 1, reported: 1, ..GIVEN }];
         for bounds in all {
             let model = Homes { bounds, variant: *variant };
             let report = larder_model::explore::explore(&model, crate::STATES_MAX);

@@ -85,7 +85,7 @@ pub(crate) struct Group {
     /// The server that leads it.
     pub(crate) leader: Option<ServerId>,
     /// Volumes as it was told of them last.
-    told: BTreeMap<LvId, LvInfo>,
+    reported: BTreeMap<LvId, LvInfo>,
     /// The last op of its log.
     last: Option<OpId>,
     /// A sync of its log is under way.
@@ -108,7 +108,7 @@ impl Group {
             pg: Recovering::new(origin).finish().expect("an empty log fits"),
             rows: Rows::default(),
             leader: None,
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             last: None,
             syncs: false,
             chunks: 0,
@@ -198,8 +198,8 @@ impl Group {
             Role::Serving => {
                 let mut out = Outbox::new();
                 for info in infos.collect::<Vec<_>>() {
-                    if self.told.get(&info.lv).is_none_or(|known| !is_same(known, &info)) {
-                        self.told.insert(info.lv, info.clone());
+                    if self.reported.get(&info.lv).is_none_or(|known| !is_same(known, &info)) {
+                        self.reported.insert(info.lv, info.clone());
                         out.extend(self.step(now_us, Event::Lv(info)));
                     }
                 }
@@ -217,7 +217,7 @@ impl Group {
         }
         let derived = scan.finish();
         assert_eq!(derived.faults, [], "no block is used twice");
-        self.told = infos.into_iter().map(|info| (info.lv, info)).collect();
+        self.reported = infos.into_iter().map(|info| (info.lv, info)).collect();
         let mut out = Outbox::new();
         self.pg.adopt_space(derived.space, &mut out);
         self.kept(now_us, out)
@@ -225,7 +225,7 @@ impl Group {
 
     /// The server of a replica, as the group was told.
     pub(crate) fn server_of(&self, lv: LvId, replica: usize) -> Option<ServerId> {
-        Some(self.told.get(&lv)?.replicas.get(replica)?.server)
+        Some(self.reported.get(&lv)?.replicas.get(replica)?.server)
     }
 
     /// Looks at the rows behind one, until there is enough to do. Returns the row to go on behind, if there are more, and

@@ -111,7 +111,7 @@ impl World {
     }
 
     /// A server does as the managers say.
-    pub(super) fn told(&mut self, server: ServerId, message: ManagerMessage) {
+    pub(super) fn receive_order(&mut self, server: ServerId, message: ManagerMessage) {
         match message {
             ManagerMessage::NewView { pg, view, members, learners, boot } => {
                 self.say(server, ServerMessage::Told(boot, pg, view));

@@ -186,7 +186,7 @@ impl World {
             Happening::Beat(server) => self.beat(server),
             Happening::ToManagers(server, message) => self.hear(server, message),
             Happening::ToServer(server, message) if !self.is_gone(server) => {
-                self.told(server, message);
+                self.receive_order(server, message);
             }
             Happening::ToServer(..) => {}
             Happening::Decided(ticket, command) => self.decided(ticket, command),

@@ -300,8 +300,8 @@ impl Manager {
         let life = self.life();
         let map = life.shown.clone();
         let newer = life.watchers.extract_if(.., |_, known| *known < map.version);
-        let told: Vec<ServerId> = newer.map(|(server, _)| server).collect();
-        for server in told {
+        let receivers: Vec<ServerId> = newer.map(|(server, _)| server).collect();
+        for server in receivers {
             self.send(server, FromManagers::Map(map.clone()), net);
         }
     }

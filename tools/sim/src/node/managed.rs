@@ -43,14 +43,14 @@ impl Node {
         what: FromManagers,
         net: &mut Net,
     ) -> Result<(), ProcessEnd> {
-        self.life().managers.heard(net);
+        self.life().managers.received(net);
         match what {
             FromManagers::Map(map) => self.take_map(&map, net),
-            FromManagers::Says(message) => self.told(message, net),
+            FromManagers::Says(message) => self.receive_order(message, net),
         }
     }
 
-    fn told(&mut self, message: ManagerMessage, net: &mut Net) -> Result<(), ProcessEnd> {
+    fn receive_order(&mut self, message: ManagerMessage, net: &mut Net) -> Result<(), ProcessEnd> {
         let run = self.run;
         match message {
             ManagerMessage::WhoAreYou => self.say_started(net),

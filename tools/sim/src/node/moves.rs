@@ -127,11 +127,11 @@ impl Node {
     pub(super) fn move_answered(
         &mut self,
         id: u64,
-        heard: &ProxyEvent,
+        received: &ProxyEvent,
         net: &mut Net,
     ) -> Result<bool, ProcessEnd> {
         let Some(moving) = self.moving(id) else { return Ok(false) };
-        match heard {
+        match received {
             ProxyEvent::Bytes(Some(bytes)) if verify_range(&moving.to.chunk, 0, bytes).is_ok() => {
                 let to = moving.to.clone();
                 self.write_moved(id, &to, bytes, net);

@@ -131,7 +131,7 @@ impl Node {
     pub(super) fn copy_answered(
         &mut self,
         copy: u64,
-        heard: ProxyEvent,
+        received: ProxyEvent,
         net: &mut Net,
     ) -> Result<(), ProcessEnd> {
         let (node, run) = (self.id, self.run);
@@ -139,7 +139,7 @@ impl Node {
         let copying = life.walking.as_mut().and_then(|walking| walking.copies.get_mut(&copy));
         let Some(copying) = copying else { return Ok(()) };
         let Refill { chunk, to, grant, .. } = copying.refill.clone();
-        match heard {
+        match received {
             ProxyEvent::Bytes(Some(bytes)) if verify_range(&chunk, 0, &bytes).is_ok() => {
                 let Some(store) = life.store_of(chunk.lv, to) else {
                     return self.copied(copy, false, net);

@@ -121,8 +121,9 @@ impl ProxyContext {
         let mut under_way = vec![self.read_from_holder(chunk, asked)];
         while !under_way.is_empty() {
             let lines: Vec<u64> = under_way.iter().map(|(_, line)| line.token()).collect();
-            let heard = self.receive_on(&lines, if may_hedge { hedge_us } else { until_us }).await;
-            let Some((at, heard)) = heard else {
+            let received =
+                self.receive_on(&lines, if may_hedge { hedge_us } else { until_us }).await;
+            let Some((at, received)) = received else {
                 if std::mem::take(&mut may_hedge) {
                     let beside =
                         self.with_choices(|choices, _, now_us| choices.hedge(now_us, reading));
@@ -139,7 +140,7 @@ impl ProxyContext {
             may_hedge = false;
             let (asked, _line) = under_way.remove(at);
             let replica = asked.replica.index;
-            let ProxyEvent::Bytes(Some(bytes)) = heard else {
+            let ProxyEvent::Bytes(Some(bytes)) = received else {
                 self.with_choices(|choices, _, _| choices.gave_up(asked));
                 unreachable = true;
                 continue;

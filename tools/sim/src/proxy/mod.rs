@@ -123,12 +123,12 @@ impl Proxy {
     pub(crate) fn handle(&mut self, input: ProxyIn, net: &mut Net) -> Option<usize> {
         let own = self.context.session();
         match input {
-            ProxyIn::ProxyEvent { session, token, heard } if session == own && self.is_up => {
-                let orphan = match &heard {
+            ProxyIn::ProxyEvent { session, token, received } if session == own && self.is_up => {
+                let orphan = match &received {
                     ProxyEvent::Answer(Answer::Granted { grant, .. }, _) => Some(*grant),
                     _ => None,
                 };
-                let Some(task) = self.context.deliver(token, heard) else {
+                let Some(task) = self.context.deliver(token, received) else {
                     // Nobody waits for this grant any more.
                     if let Some(grant) = orphan {
                         self.context.abandon(grant.pg, grant.op);
@@ -179,7 +179,7 @@ impl Proxy {
     }
 
     fn hear_managers(&mut self, what: FromManagers, net: &mut Net) {
-        self.managers.heard(net);
+        self.managers.received(net);
         let map = match what {
             FromManagers::Map(map) => map,
             FromManagers::Says(ManagerMessage::WhoAreYou) => {
@@ -289,7 +289,7 @@ impl ProxyContext {
                     // The next round goes to the primary of that time.
                     self.refresh(pg);
                 }
-                Some(heard) => return Some(heard),
+                Some(received) => return Some(received),
                 None => self.refresh(pg),
             }
         }

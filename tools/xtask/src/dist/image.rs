@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::program::Program;
-use super::{Release, archive, make, read, remove, rename, text, told, tree};
+use super::{Release, archive, make, output_of, read, remove, rename, text, tree};
 use crate::{Failure, sh};
 
 /// User and group of the program, as a number that no distribution gives to anybody.
@@ -106,7 +106,8 @@ fn configuration(
     program: &Program,
     layer: &str,
 ) -> Result<serde_json::Value, Failure> {
-    let made = told("date", &["--utc", "--date", &format!("@{}", release.epoch_s), "+%FT%TZ"])?;
+    let made =
+        output_of("date", &["--utc", "--date", &format!("@{}", release.epoch_s), "+%FT%TZ"])?;
     let made = made.trim();
     Ok(json!({
         "created": made,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{text, told};
+use super::{output_of, text};
 use crate::{Failure, cargo, root, sh};
 
 /// A kind of processor, by the names that others have for it.
@@ -68,12 +68,12 @@ impl Program {
         sh("chmod", &["0644", &debug], &[])?;
         let link = format!("--add-gnu-debuglink={debug}");
         sh("objcopy", &["--strip-all", &link, &from, &bare], &[])?;
-        let versions = told("readelf", &["--version-info", "--wide", &bare])?;
+        let versions = output_of("readelf", &["--version-info", "--wide", &bare])?;
         let glibc = newest_glibc(&versions).ok_or_else(|| Failure::Command {
             line: format!("readelf --version-info {bare}"),
             detail: ": it names no version of the C library".to_owned(),
         })?;
-        Ok(Self { libraries: libraries(&told("ldd", &[&bare])?), file, arch, glibc })
+        Ok(Self { libraries: libraries(&output_of("ldd", &[&bare])?), file, arch, glibc })
     }
 }
 

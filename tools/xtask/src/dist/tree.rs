@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::program::Program;
-use super::{Release, licences, make, text, told};
+use super::{Release, licences, make, output_of, text};
 use crate::{Failure, root, sh};
 
 /// From the tree to where it is installed.
@@ -39,7 +39,7 @@ pub(super) fn assemble(program: &Program, files: &Path) -> Result<(), Failure> {
     for (shell, to) in COMPLETIONS {
         let to = files.join(to);
         make(to.parent().unwrap_or(files))?;
-        let script = told(&larder, &["completions", shell])?;
+        let script = output_of(&larder, &["completions", shell])?;
         fs::write(&to, script).map_err(|e| Failure::file(&to, e))?;
     }
     licences::write(&files.join(THIRD_PARTY))?;

@@ -13,8 +13,8 @@ struct Clock(Arc<AtomicU64>);
 /// Runs threads until each has ended, or waits for what never comes.
 fn run(seed: u64, start: impl FnOnce(&Arc<Mutex<Vec<String>>>)) -> (Vec<String>, Vec<String>) {
     let clock = Clock::default();
-    let told = clock.0.clone();
-    let simulation = begin(seed, move || Duration::from_millis(told.load(Ordering::Relaxed)));
+    let shared = clock.0.clone();
+    let simulation = begin(seed, move || Duration::from_millis(shared.load(Ordering::Relaxed)));
     let threads = simulation.threads(seed, |run| run());
     let log = Arc::default();
     start(&log);
@@ -116,10 +116,10 @@ fn the_thread_that_began_the_simulation_has_others_run_while_it_waits_for_one() 
 #[test]
 fn threads_outside_of_simulations_are_those_of_the_system() {
     let queue = Arc::new((Mutex::new(false), port::Condvar::new()));
-    let told = queue.clone();
+    let shared = queue.clone();
     let thread = port::spawn("plain", move || {
-        *told.0.lock() = true;
-        told.1.notify_all();
+        *shared.0.lock() = true;
+        shared.1.notify_all();
     });
     let mut is_told = queue.0.lock();
     while !*is_told {

@@ -126,9 +126,9 @@ fn the_last_copy_is_refused_by_name_and_others_are_told() {
     );
     let loss = map.loss_of_disk(DiskId(1));
     assert_eq!(reasons_against(&map, &loss), None);
-    let told = find(&map, "data-5", Some(1)).expect("it is there").loss_report(&loss);
-    assert!(told[0].contains("a copy of 1 volume (0) is gone"), "{told:?}");
-    assert!(told[1].contains("runs, and ends"), "{told:?}");
+    let report = find(&map, "data-5", Some(1)).expect("it is there").loss_report(&loss);
+    assert!(report[0].contains("a copy of 1 volume (0) is gone"), "{report:?}");
+    assert!(report[1].contains("runs, and ends"), "{report:?}");
 }
 
 #[test]
@@ -152,23 +152,23 @@ fn a_group_with_too_few_members_and_a_lone_manager_are_refused_with_what_to_do()
 #[test]
 fn a_drain_reports_what_will_move_and_whether_it_fits() {
     let map = map();
-    let told = |name: &str, disk, undo| {
+    let report = |name: &str, disk, undo| {
         let subject = find(&map, name, disk).expect("it is there");
         subject.drain_report(&map, undo).map_err(|error| error.to_string())
     };
-    let lines = told("data-4", None, false).expect("it holds data");
+    let lines = report("data-4", None, false).expect("it holds data");
     assert!(lines[0].contains("2 copies of volumes and 0 places"), "{lines:?}");
     assert!(lines[1].contains("only 1 others"), "two copies do not fit one server: {lines:?}");
-    assert!(told("m-0", None, false).expect_err("it holds nothing").contains("removed as it is"));
+    assert!(report("m-0", None, false).expect_err("it holds nothing").contains("removed as it is"));
     assert!(
-        told("meta-1", None, true).expect("it is so")[0].contains("drain of meta-1 is cancelled")
+        report("meta-1", None, true).expect("it is so")[0].contains("drain of meta-1 is cancelled")
     );
 }
 
 #[test]
 fn many_ids_are_counted() {
-    let told = named("volume", (0..30).collect::<Vec<_>>().iter());
-    assert_eq!(told, "30 volumes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)");
+    let report = named("volume", (0..30).collect::<Vec<_>>().iter());
+    assert_eq!(report, "30 volumes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_drain_for_which_the_others_have_places_and_no_room_does_not_begin() {
     let index = LogIndex(map.applied.0 + 1);
     let applied = map.apply(index, Command::AddDisk(spare, Weight(1), 9));
     let Ok(Outcome::Disk(added)) = applied else { panic!("it holds data: {applied:?}") };
-    let told = |disk_free_space: &[(u32, u64, u64)]| {
+    let report = |disk_free_space: &[(u32, u64, u64)]| {
         let subjects = Subject::all(&map, "data-4", None).expect("it is there");
         let disk_free_space = disk_free_space.iter().map(|&(disk, held, spare)| DiskRoomStatus {
             disk,
@@ -212,23 +212,23 @@ fn a_drain_for_which_the_others_have_places_and_no_room_does_not_begin() {
     let with = |held, of_others, spare| -> Vec<_> {
         others(of_others).chain([(own, held, 0), (added.0, 0, spare)]).collect()
     };
-    assert_eq!(told(&with(5000, 10, 5000)), Ok(None));
-    let why = told(&with(5000, 10, 3990)).expect_err("it holds more");
+    assert_eq!(report(&with(5000, 10, 5000)), Ok(None));
+    let why = report(&with(5000, 10, 3990)).expect_err("it holds more");
     assert!(
         why.contains("its file holds 4.9 KiB, and the other disks have room for 3.9 KiB"),
         "{why}"
     );
     assert!(why.contains("--partly"), "{why}");
-    let why = told(&with(5000, 0, 0)).expect_err("the disks with places are full");
+    let why = report(&with(5000, 0, 0)).expect_err("the disks with places are full");
     assert!(why.contains("would find no place"), "{why}");
     let unknown = &with(5000, 10, 3990)[1..];
-    assert_eq!(told(unknown), Ok(None), "a data server of an earlier release may have room");
+    assert_eq!(report(unknown), Ok(None), "a data server of an earlier release may have room");
 }
 
 #[test]
 fn a_drain_beside_a_server_that_is_down_is_foretold_both_ways() {
     let mut map = with_machines();
-    let told = |map: &Topology| {
+    let report = |map: &Topology| {
         let subjects = Subject::all(map, "data-4", None).expect("it is there");
         has_places(map, &DiskFreeSpace::default(), &subjects, "data-4")
             .map_err(|error| error.to_string())
@@ -236,8 +236,8 @@ fn a_drain_beside_a_server_that_is_down_is_foretold_both_ways() {
     let spare = ServerId(8);
     let index = LogIndex(map.applied.0 + 1);
     map.apply(index, Command::AddDisk(spare, Weight(1), 9)).expect("it holds data");
-    assert_eq!(told(&map), Ok(None), "there is a place for both");
+    assert_eq!(report(&map), Ok(None), "there is a place for both");
     map.servers.get_mut(&ServerId(5)).expect("it is there").state = ServerState::Down;
-    let warning = told(&map).expect("there is, if it comes back").expect("a warning");
+    let warning = report(&map).expect("there is, if it comes back").expect("a warning");
     assert!(warning.contains("up to 2 copies find no place"), "{warning}");
 }

@@ -60,7 +60,7 @@ pub(super) async fn spaces(
         let peer = peers.of(map, id);
         asked.spawn(async move {
             let asked = StatusQuery { server: id, peer, deadline: Instant::now() + TIMEOUT };
-            let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
+            let space = asked.fetched(MetaCall::Space, &MetaReply::Space).await;
             Some((id, space?))
         });
     }
@@ -74,9 +74,9 @@ pub(super) async fn ask(peers: &Peers<MetaService>, map: &Topology) -> Vec<Backg
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
             let asked = StatusQuery { server: id, peer, deadline: Instant::now() + TIMEOUT };
-            let progress = asked.told(MetaCall::Progress, &MetaReply::Progress).await;
-            let doubts = asked.told::<DoubtsStatus>(MetaCall::Doubts, &MetaReply::Doubts).await;
-            let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
+            let progress = asked.fetched(MetaCall::Progress, &MetaReply::Progress).await;
+            let doubts = asked.fetched::<DoubtsStatus>(MetaCall::Doubts, &MetaReply::Doubts).await;
+            let space = asked.fetched(MetaCall::Space, &MetaReply::Space).await;
             (Background { server: id.0, name, progress, doubts: None, space }, doubts)
         });
     }
@@ -98,18 +98,23 @@ struct StatusQuery {
 
 impl StatusQuery {
     /// Asks for something that comes in the payload; `None` if it does not answer, or is of an earlier release.
-    async fn told<T: DeserializeOwned>(&self, call: MetaCall, expected: &MetaReply) -> Option<T> {
+    async fn fetched<T: DeserializeOwned>(
+        &self,
+        call: MetaCall,
+        expected: &MetaReply,
+    ) -> Option<T> {
         let peer = self.peer.as_ref()?;
         let (reply, payload) = peer.call(&call, Bytes::new(), self.deadline).await.ok()?;
-        let told = match reply == *expected {
+        let fetched = match reply == *expected {
             true => decode("answer of a meta server", &payload).map_err(|error| error.to_string()),
             false => Err(format!("{reply:?}")),
         };
         let server = self.server;
-        told.inspect_err(
-            |error| tracing::warn!(%server, %error, "a server's status cannot be decoded"),
-        )
-        .ok()
+        fetched
+            .inspect_err(
+                |error| tracing::warn!(%server, %error, "a server's status cannot be decoded"),
+            )
+            .ok()
     }
 }
 
@@ -393,8 +398,8 @@ mod tests {
             log: LogStatus::default(),
         };
         let new = ScrubStatus { period_ms: 7_200_000, never: 3, ..ScrubStatus::default() };
-        let told = verified(Some(&new));
-        assert!(told.contains("3 groups not verified in the "), "nothing is claimed: {told}");
+        let fetched = verified(Some(&new));
+        assert!(fetched.contains("3 groups not verified in the "), "nothing is claimed: {fetched}");
         let background = || Background {
             server: 1,
             name: "meta-1".to_owned(),

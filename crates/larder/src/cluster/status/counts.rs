@@ -71,13 +71,13 @@ async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<Se
                     _ if !may_query(roles, role) => Err(Missing::NotAsked),
                     _ if !is_up => Err(Missing::Down),
                     ServerRole::Proxy => {
-                        told(proxy, ProxyCall::Counts, &ProxyReply::Counts, until).await
+                        reported(proxy, ProxyCall::Counts, &ProxyReply::Counts, until).await
                     }
                     ServerRole::Meta => {
-                        told(meta, MetaCall::Counts, &MetaReply::Counts, until).await
+                        reported(meta, MetaCall::Counts, &MetaReply::Counts, until).await
                     }
                     ServerRole::Data => {
-                        told(data, DataCall::Counts, &DataReply::Counts, until).await
+                        reported(data, DataCall::Counts, &DataReply::Counts, until).await
                     }
                     ServerRole::Manager => Err(Missing::NotAsked),
                 };
@@ -86,12 +86,12 @@ async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<Se
         }
     }
     let mut all = asked.join_all().await;
-    all.sort_by_key(|(id, told)| (*id, told.role));
-    all.into_iter().map(|(_, told)| told).collect()
+    all.sort_by_key(|(id, reported)| (*id, reported.role));
+    all.into_iter().map(|(_, reported)| reported).collect()
 }
 
 /// The counts of one server; of none it has no address.
-async fn told<S: Service>(
+async fn reported<S: Service>(
     peer: Option<Peer<S>>,
     call: S::Request,
     expected: &S::Answer,
@@ -101,17 +101,17 @@ where
     S::Answer: PartialEq,
 {
     let peer = peer.ok_or(Missing::NoAnswer)?;
-    heard(peer.call(&call, Bytes::new(), until).await, expected)
+    decoded(peer.call(&call, Bytes::new(), until).await, expected)
 }
 
 /// The counts in an answer.
-fn heard<A: PartialEq>(
+fn decoded<A: PartialEq>(
     answer: Result<(A, Bytes), CallError>,
     expected: &A,
 ) -> Result<CountsStatus, Missing> {
     match answer {
-        Ok((reply, told)) if reply == *expected => {
-            CountsStatus::decode(&told).ok_or(Missing::Unsound)
+        Ok((reply, reported)) if reply == *expected => {
+            CountsStatus::decode(&reported).ok_or(Missing::Unsound)
         }
         Ok(_) => Err(Missing::Unsound),
         Err(CallError::Rejected(Rejected::NotUnderstood)) => Err(Missing::EarlierRelease),
@@ -136,17 +136,17 @@ mod tests {
 
     #[test]
     fn a_reply_is_received_or_named_as_missing() {
-        let told = |reply: MetaReply, payload: Vec<u8>| {
-            heard(Ok((reply, payload.into())), &MetaReply::Counts)
+        let reported = |reply: MetaReply, payload: Vec<u8>| {
+            decoded(Ok((reply, payload.into())), &MetaReply::Counts)
         };
-        let failed = |error| heard(Err(error), &MetaReply::Counts);
-        assert_eq!(told(MetaReply::Counts, encode(&counts("put"))), Ok(counts("put")));
+        let failed = |error| decoded(Err(error), &MetaReply::Counts);
+        assert_eq!(reported(MetaReply::Counts, encode(&counts("put"))), Ok(counts("put")));
         for payload in
             [Vec::new(), encode(&counts("\u{1b}[2J")), vec![0; COUNTS_REPORT_BYTES_MAX + 1]]
         {
-            assert_eq!(told(MetaReply::Counts, payload), Err(Missing::Unsound));
+            assert_eq!(reported(MetaReply::Counts, payload), Err(Missing::Unsound));
         }
-        assert_eq!(told(MetaReply::Space, encode(&counts("put"))), Err(Missing::Unsound));
+        assert_eq!(reported(MetaReply::Space, encode(&counts("put"))), Err(Missing::Unsound));
         let old = CallError::Rejected(Rejected::NotUnderstood);
         assert_eq!(failed(old), Err(Missing::EarlierRelease));
         for error in [CallError::NotSent(NotSent::Late), CallError::Unknown(Unknown::Late)] {

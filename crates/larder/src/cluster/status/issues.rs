@@ -94,11 +94,11 @@ pub(super) fn taken(
     places: &BTreeMap<Place, Space>,
     spaces: &Spaces,
 ) -> BTreeMap<Place, Option<u64>> {
-    let told = places.iter().filter(|(place, _)| !spaces.receives(**place));
+    let observations = places.iter().filter(|(place, _)| !spaces.receives(**place));
     let known = |(place, space): (&Place, &Space)| {
         (*place, (space.unknown == 0).then(|| filling(*place, space, spaces).0))
     };
-    told.map(known).collect()
+    observations.map(known).collect()
 }
 
 /// Bytes of a place that are taken, and those that may be yet.
@@ -186,7 +186,7 @@ impl HealthIssues {
         map: &Topology,
         is_latest: bool,
         spaces: &Spaces,
-        told: MergedObservations,
+        observations: MergedObservations,
     ) -> Self {
         let places = places(spaces);
         // It is not known what is so by now.
@@ -194,11 +194,11 @@ impl HealthIssues {
             true => of_map(map),
             false => BTreeSet::from([HealthIssue::NoLeader]),
         };
-        let observed = told.issues.keys().copied().collect();
+        let observed = observations.issues.keys().copied().collect();
         now.extend(nearly_full(&places, &observed));
         let wall_ms = now_ms();
-        let shown = |it: HealthIssue| Shown::of(it, told.issues.get(&it).copied(), wall_ms);
-        Self { all: now.into_iter().map(shown).collect(), fills: told.fills }
+        let shown = |it: HealthIssue| Shown::of(it, observations.issues.get(&it).copied(), wall_ms);
+        Self { all: now.into_iter().map(shown).collect(), fills: observations.fills }
     }
 
     /// The time for which the longest of some issues lasts.

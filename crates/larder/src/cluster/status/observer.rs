@@ -129,16 +129,16 @@ impl Observer {
             self.looked = Some(map.version);
         }
         if looks_at_space {
-            let told = issues::ask(&self.others, map, Some(self.me)).await;
-            self.observed.adopt(&Observations::together(told), uptime_ms());
+            let reported = issues::ask(&self.others, map, Some(self.me)).await;
+            self.observed.adopt(&Observations::together(reported), uptime_ms());
         }
     }
 
     async fn check_space(&mut self, map: &Topology) {
-        let (told, disk_free_space) =
+        let (reported, disk_free_space) =
             join(background::spaces(&self.metas, map), DiskFreeSpace::ask(&self.datas, map)).await;
         let spaces =
-            Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &disk_free_space);
+            Spaces::of(map, reported.iter().map(|(server, now)| (*server, now)), &disk_free_space);
         let places = issues::places(&spaces);
         self.fullness.look(&places);
         self.observed.look(&issues::taken(&places, &spaces), uptime_ms());

@@ -35,7 +35,7 @@ impl StatusQuery {
 }
 
 impl State for StatusQuery {
-    fn told(&self) -> BoxFuture<'_, Option<Bytes>> {
+    fn state_json(&self) -> BoxFuture<'_, Option<Bytes>> {
         async move {
             let map = self.managers.map();
             // As long as `/readyz` takes them for there.

@@ -127,13 +127,13 @@ pub(crate) struct Bucket {
 impl Spaces {
     pub(super) fn of<'a>(
         map: &Topology,
-        told: impl Iterator<Item = (ServerId, &'a SpaceStatus)>,
+        reported: impl Iterator<Item = (ServerId, &'a SpaceStatus)>,
         disk_free_space: &DiskFreeSpace,
     ) -> Self {
         let (mut volumes, mut buckets) = (BTreeMap::new(), BTreeMap::<u64, BucketUsage>::new());
-        let (mut spaces, mut heard) = (Self::default(), BTreeSet::new());
-        for (server, now) in told {
-            heard.insert(server);
+        let (mut spaces, mut answered) = (Self::default(), BTreeSet::new());
+        for (server, now) in reported {
+            answered.insert(server);
             volumes.extend(now.volumes.iter().map(|volume| (volume.volume, *volume)));
             for bucket in &now.buckets {
                 let sum = buckets.entry(bucket.bucket).or_default();
@@ -145,7 +145,7 @@ impl Spaces {
             spaces.buckets_not_named = spaces.buckets_not_named.max(now.other_buckets.bucket);
             spaces.pgs_uncounted += u64::from(now.uncounted);
         }
-        let is_heard = |pg: &PgRecord| pg.members.first().is_some_and(|it| heard.contains(it));
+        let is_heard = |pg: &PgRecord| pg.members.first().is_some_and(|it| answered.contains(it));
         spaces.pgs_uncounted += map.pgs.iter().filter(|pg| !is_heard(pg)).count() as u64;
         spaces.add_buckets(map, &buckets);
         let mut by_disk: BTreeMap<DiskId, Space> = BTreeMap::new();

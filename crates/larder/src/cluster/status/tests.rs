@@ -107,13 +107,13 @@ fn copies_are_identified_by_content_and_place() {
         lv(&[(1, ReplicaState::Gone), (0, current)]),
     ];
     let status = shown(&map);
-    let told: Vec<_> = status
+    let reported: Vec<_> = status
         .volumes
         .unclean
         .iter()
         .map(|it| (it.id, it.current, it.away, it.rebuilding, it.gone))
         .collect();
-    assert_eq!(told, [(0, 1, 1, 0, 0), (1, 1, 0, 1, 1), (2, 1, 0, 0, 0)]);
+    assert_eq!(reported, [(0, 1, 1, 0, 0), (1, 1, 0, 1, 1), (2, 1, 0, 0, 0)]);
     assert_eq!(status.volumes.degraded, 2);
     let copies = (status.volumes.replicas_current, status.volumes.replicas_wanted);
     assert_eq!(copies, (4, 6));
@@ -223,7 +223,7 @@ fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
     let photos = map.buckets.values().next().expect("it is there").id.0;
     let volume = VolumeStatus { volume: 0, blocks: 100, free: 40, waiting: 10, unread: 0 };
     let bucket = |objects, bytes| BucketUsage { bucket: photos, objects, bytes };
-    let told = [
+    let reported = [
         SpaceStatus {
             volumes: vec![volume],
             buckets: vec![bucket(2, 70)],
@@ -235,7 +235,7 @@ fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
     map.pgs[3].members = vec![ServerId(7)];
     let spaces = Spaces::of(
         &map,
-        told.iter().enumerate().map(|(id, it)| (ServerId(id as u32), it)),
+        reported.iter().enumerate().map(|(id, it)| (ServerId(id as u32), it)),
         &DiskFreeSpace::default(),
     );
     let blocks = |count: u64| count * 4096;
@@ -302,18 +302,18 @@ fn observed(
 fn the_first_line_says_since_when_as_far_as_managers_know() {
     let map = with_one_down();
     let down = |server, started| HealthIssue::ServerDown(server, started);
-    let told = |of: &[(HealthIssue, u64, bool)]| {
+    let reported = |of: &[(HealthIssue, u64, bool)]| {
         status(&map, true, Vec::new(), &DiskFreeSpace::default(), observed(of, &[]))
     };
-    let exact = told(&[(down(1, 9), 3 * HOUR_MS, true)]);
+    let exact = reported(&[(down(1, 9), 3 * HOUR_MS, true)]);
     let line = &exact.verdict;
     assert!(line.starts_with("NOT WELL: data-1 is down, for 3 hours (since 2"), "{line}");
     assert!(line.contains("Z). Start what is down"), "{line}");
-    let least = told(&[(down(1, 9), 2 * HOUR_MS, false)]).verdict;
+    let least = reported(&[(down(1, 9), 2 * HOUR_MS, false)]).verdict;
     assert!(least.contains("is down, for at least 2 hours (since 2"), "{least}");
     assert!(least.contains("Z or before). Start"), "{least}");
     // It was up since, as the map knows.
-    let another = told(&[(down(1, 8), 3 * HOUR_MS, true), (down(0, 1), HOUR_MS, true)]).verdict;
+    let another = reported(&[(down(1, 8), 3 * HOUR_MS, true), (down(0, 1), HOUR_MS, true)]).verdict;
     assert!(another.starts_with("NOT WELL: data-1 is down. Start"), "{another}");
     let json = serde_json::to_value(&exact).expect("JSON");
     let issue = &json["troubles"][0];
@@ -328,12 +328,12 @@ fn the_first_line_says_since_when_as_far_as_managers_know() {
 fn the_time_of_groups_that_are_not_served_is_not_that_of_a_server() {
     let mut map = with_one_down();
     map.pgs[0] = PgRecord::default();
-    let told = [
+    let reported = [
         (HealthIssue::ServerDown(1, 9), 24 * HOUR_MS, true),
         (HealthIssue::PgsInactive, 60_000, true),
     ];
     let line =
-        status(&map, true, Vec::new(), &DiskFreeSpace::default(), observed(&told, &[])).verdict;
+        status(&map, true, Vec::new(), &DiskFreeSpace::default(), observed(&reported, &[])).verdict;
     assert!(line.contains("groups are not served, for 1 minute (since 2"), "{line}");
     assert!(line.ends_with(": data-1 is down. Start what is down"), "{line}");
 }
@@ -362,8 +362,8 @@ fn the_first_of_several_down_servers_is_reported() {
     map.servers.insert(ServerId(2), data_server(2, ServerState::Down, false));
     let started = map.servers[&ServerId(2)].started.0;
     let (first, second) = (HealthIssue::ServerDown(1, 9), HealthIssue::ServerDown(2, started));
-    let told = observed(&[(first, 3 * HOUR_MS, true), (second, HOUR_MS, true)], &[]);
-    let line = status(&map, true, Vec::new(), &DiskFreeSpace::default(), told).verdict;
+    let reported = observed(&[(first, 3 * HOUR_MS, true), (second, HOUR_MS, true)], &[]);
+    let line = status(&map, true, Vec::new(), &DiskFreeSpace::default(), reported).verdict;
     assert!(line.contains("data-1, data-2 are down, the first for 3 hours"), "{line}");
 }
 
@@ -393,7 +393,7 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     let before: Vec<_> = [Place::Cluster, Place::Server(0), Place::Disk(0)]
         .map(|place| (place, 100 * 4096, 2 * day_s))
         .into();
-    let told = status(
+    let reported = status(
         &map,
         true,
         background(Some(space)),
@@ -402,13 +402,13 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     );
     // 200 of 700 blocks are taken, and were 100 two days ago.
     let expected = Growth { bytes: 100 * 4096, within_s: 2 * day_s, full_in_s: 10 * day_s };
-    assert_eq!(told.growth, Some(expected));
-    assert_eq!(told.servers[0].growth, Some(expected));
-    assert_eq!(told.servers[0].disks[0].growth, Some(expected));
-    let line = &told.verdict;
+    assert_eq!(reported.growth, Some(expected));
+    assert_eq!(reported.servers[0].growth, Some(expected));
+    assert_eq!(reported.servers[0].disks[0].growth, Some(expected));
+    let line = &reported.verdict;
     assert!(line.ends_with("taken, full in 10 days at the rate of the last 2 days"), "{line}");
     let mut text = Vec::new();
-    text::write_text(&mut text, &told).expect("memory takes it");
+    text::write_text(&mut text, &reported).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("400.0 KiB more taken than 2 days ago"), "{text}");
     let unknown =
@@ -431,9 +431,9 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     let replicas = vec![replica(1, ReplicaState::Current), replica(0, ReplicaState::Rebuilding)];
     map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 1, replicas, state: LvState::Open }];
     let volume = VolumeStatus { volume: 0, blocks: 100, ..VolumeStatus::default() };
-    let told = [SpaceStatus { volumes: vec![volume], ..SpaceStatus::default() }];
+    let reported = [SpaceStatus { volumes: vec![volume], ..SpaceStatus::default() }];
     let spaces =
-        Spaces::of(&map, told.iter().map(|it| (ServerId(0), it)), &DiskFreeSpace::default());
+        Spaces::of(&map, reported.iter().map(|it| (ServerId(0), it)), &DiskFreeSpace::default());
     let blocks = |count: u64| count * 4096;
     let (from, to) = (Place::Disk(1), Place::Disk(0));
     let all = Some(blocks(100));
@@ -477,10 +477,10 @@ fn with_a_volume() -> (Topology, SpaceStatus) {
 
 #[test]
 fn a_disk_has_the_space_of_its_file_system_where_that_is_less_than_its_places() {
-    let (map, told) = with_a_volume();
+    let (map, reported) = with_a_volume();
     let blocks = |count: u64| count * 4096;
     let of = |disk_free_space: DiskFreeSpace| {
-        Spaces::of(&map, [(ServerId(0), &told)].into_iter(), &disk_free_space)
+        Spaces::of(&map, [(ServerId(0), &reported)].into_iter(), &disk_free_space)
     };
     let of_places = of(DiskFreeSpace::default());
     assert_eq!(
@@ -507,9 +507,9 @@ fn a_disk_has_the_space_of_its_file_system_where_that_is_less_than_its_places() 
 
 #[test]
 fn full_file_systems_are_not_well() {
-    let (map, told) = with_a_volume();
-    let told = |disk_free_space: &[DiskRoomStatus]| {
-        let space = Some(told.clone());
+    let (map, reported) = with_a_volume();
+    let reported = |disk_free_space: &[DiskRoomStatus]| {
+        let space = Some(reported.clone());
         let background =
             Background { server: 0, name: String::new(), progress: None, doubts: None, space };
         let disk_free_space = disk_free_space.iter().copied().collect();
@@ -519,7 +519,7 @@ fn full_file_systems_are_not_well() {
         status.verdict = verdict::of(&status);
         status
     };
-    let full = told(&[room(0, 70, 0), room(1, 64, 0)]);
+    let full = reported(&[room(0, 70, 0), room(1, 64, 0)]);
     assert!(
         full.verdict
             .starts_with("NOT WELL: new volumes find no room, and puts may get 507: the file systems of data-0, data-1 are full."),
@@ -528,11 +528,11 @@ fn full_file_systems_are_not_well() {
     );
     assert!(!is_well(&full), "the exit code says so");
     // New volumes have one copy at least here.
-    let one = told(&[room(0, 70, 0), room(1, 64, 100)]);
+    let one = reported(&[room(0, 70, 0), room(1, 64, 100)]);
     assert!(!one.verdict.contains("507") && is_well(&one), "{}", one.verdict);
-    let nearly = told(&[room(0, 64, 1), room(1, 64, 1)]);
+    let nearly = reported(&[room(0, 64, 1), room(1, 64, 1)]);
     assert!(nearly.verdict.starts_with("NEARLY FULL: 92 % of"), "{}", nearly.verdict);
-    let deleted = told(&[room(0, 200, 0), room(1, 200, 0)]);
+    let deleted = reported(&[room(0, 200, 0), room(1, 200, 0)]);
     assert!(is_well(&deleted), "most of what the files hold is free: {}", deleted.verdict);
 }
 

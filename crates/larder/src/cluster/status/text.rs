@@ -35,8 +35,8 @@ pub(super) fn write_text(out: &mut impl Write, status: &Status) -> std::io::Resu
     }
     pgs(out, &status.pgs)?;
     volumes(out, &status.volumes)?;
-    for told in &status.rebalancing.told {
-        writeln!(out, "{told}")?;
+    for reported in &status.rebalancing.reported {
+        writeln!(out, "{reported}")?;
     }
     space::write_text(out, &status.space, status.growth.as_ref())?;
     if let Some(number) = status.region {

@@ -59,13 +59,13 @@ pub(crate) fn ask(path: &Path) -> Result<Usage, RoleError> {
         loop {
             let is_latest = admin_client::is_confirmed(&*managers).await;
             let map = managers.map();
-            let told = background::spaces(&metas, &map).await;
+            let reported = background::spaces(&metas, &map).await;
             let was_still = is_latest
                 && admin_client::is_confirmed(&*managers).await
                 && are_led(&map, &managers.map());
             asked += 1;
             if was_still || !is_latest || asked == ASKED_MAX {
-                return Ok(put_together(&map, &told, is_latest, was_still));
+                return Ok(put_together(&map, &reported, is_latest, was_still));
             }
         }
     })
@@ -79,12 +79,15 @@ fn are_led(before: &Topology, after: &Topology) -> bool {
 
 fn put_together(
     map: &Topology,
-    told: &[(ServerId, SpaceStatus)],
+    reported: &[(ServerId, SpaceStatus)],
     is_latest: bool,
     was_still: bool,
 ) -> Usage {
-    let spaces =
-        Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &DiskFreeSpace::default());
+    let spaces = Spaces::of(
+        map,
+        reported.iter().map(|(server, now)| (*server, now)),
+        &DiskFreeSpace::default(),
+    );
     let Spaces { objects, object_bytes: bytes, buckets, buckets_not_named, pgs_uncounted, .. } =
         spaces;
     let is_exact = was_still && pgs_uncounted == 0 && buckets_not_named == 0;
@@ -163,9 +166,9 @@ mod tests {
         };
         assert!(are_led(&led(3), &led(3)));
         assert!(!are_led(&led(3), &led(4)));
-        let told = [(ServerId(1), SpaceStatus::default())];
-        assert!(put_together(&led(3), &told, true, true).is_exact);
-        let moved = put_together(&led(3), &told, true, false);
+        let reported = [(ServerId(1), SpaceStatus::default())];
+        assert!(put_together(&led(3), &reported, true, true).is_exact);
+        let moved = put_together(&led(3), &reported, true, false);
         assert!(!moved.is_exact && moved.is_latest);
         assert!(shown(&moved)[0].contains("moved while their servers were asked"));
     }

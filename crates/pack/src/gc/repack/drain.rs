@@ -68,8 +68,8 @@ impl Drain<'_> {
                 let backups = self.backups.iter().filter(knows).map(|backup| backup.id);
                 self.merge(Retirement { run: *run, backups: backups.collect() }, &mut runs);
             }
-            if let Some(told) = self.needed(entry.clone(), &names)? {
-                peer_clock.push((entry, told));
+            if let Some(relogged) = self.needed(entry.clone(), &names)? {
+                peer_clock.push((entry, relogged));
             }
             if peer_clock.len() >= RELOCATED_MAX {
                 self.tell(std::mem::take(&mut peer_clock), &names).await?;
@@ -149,7 +149,7 @@ impl Drain<'_> {
         key: larder_types::ObjectKey,
         op: OpId,
         content: Content,
-        told: OpId,
+        relogged: OpId,
     ) -> Result<Option<Relocate>, PackError> {
         let now = self.mover.repacker.index.version(bucket, &key)?;
         if now.as_ref().is_some_and(|now| now.op == op && now.content == content) {
@@ -166,8 +166,8 @@ impl Drain<'_> {
         // A later version of the same parts tells of their upload itself.
         let upload = upload.filter(|_| now.and_then(|now| now.content.upload()) != upload);
         Ok(upload.and_then(|upload| {
-            let change = Change::UploadGone { bucket, key, upload, upto: told };
-            self.gone(change, upload.op, told)
+            let change = Change::UploadGone { bucket, key, upload, upto: relogged };
+            self.gone(change, upload.op, relogged)
         }))
     }
 
@@ -248,8 +248,8 @@ impl Drain<'_> {
                 true => Relocate::Retire { blob: self.id, run, backups },
                 false => Relocate::Removal(Box::new(Change::Retired { run, backups })),
             };
-            let told = self.mover.ask((None, carry)).await?;
-            is_retired |= run.has(self.id) && told.is_some();
+            let relogged = self.mover.ask((None, carry)).await?;
+            is_retired |= run.has(self.id) && relogged.is_some();
         }
         Ok(is_retired)
     }
@@ -262,13 +262,13 @@ impl Drain<'_> {
         names: &BTreeMap<BucketId, BucketName>,
     ) -> Result<(), PackError> {
         while !peer_clock.is_empty() {
-            let asked = peer_clock.iter().map(|(_, told)| self.mover.ask(told.clone()));
+            let asked = peer_clock.iter().map(|(_, relogged)| self.mover.ask(relogged.clone()));
             let answers = join_all(asked).await;
             let mut again = Vec::new();
             for ((entry, (_, carry)), answer) in peer_clock.into_iter().zip(answers) {
                 let is_replaced = answer?.is_none() && matches!(carry, Relocate::Version { .. });
-                if is_replaced && let Some(told) = self.needed(entry.clone(), names)? {
-                    again.push((entry, told));
+                if is_replaced && let Some(relogged) = self.needed(entry.clone(), names)? {
+                    again.push((entry, relogged));
                 }
             }
             peer_clock = again;

@@ -149,8 +149,8 @@ impl Mover<'_> {
                 Some(place) => RelocateTo::There(Place::clone(place)),
                 None => RelocateTo::Packed { pieces: vec![body.clone()], sums: sums.clone() },
             };
-            let Some(told) = self.moving(holder, &extent.place, to)? else { continue };
-            if let Some(Done::Carried(Some(place))) = self.ask(told).await? {
+            let Some(reported) = self.moving(holder, &extent.place, to)? else { continue };
+            if let Some(Done::Carried(Some(place))) = self.ask(reported).await? {
                 moved = Some(place);
             }
         }

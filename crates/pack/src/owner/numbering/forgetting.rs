@@ -25,7 +25,7 @@
 //! has known s as uploaded, by a later process than n, as the record that is gone began at s or
 //! before. Either that blob is there, and of the two the later process's counts, as the numbers
 //! behind n are gone. Or it was retired, and nobody reads what has its number. Of an earlier worker
-//! an heir's horizon says the same of what is beyond its last blob.
+//! an heir's takeover fence says the same of what is beyond its last blob.
 
 use std::collections::BTreeSet;
 

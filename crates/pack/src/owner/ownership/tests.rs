@@ -22,12 +22,12 @@ fn backend() -> Backend {
 
 fn owner_of(backend: &Backend, uptime: Uptime) -> (Arc<Ownership>, Arc<Queue>, Fatal) {
     let (queue, fatal) = (Arc::<Queue>::default(), watch::Sender::new(None));
-    let (heard, owned) = (fatal.subscribe(), SuspendAwareInstant::now(uptime));
+    let (fatal_error, owned) = (fatal.subscribe(), SuspendAwareInstant::now(uptime));
     let disk = SimDisk::new(1, 1 << 20);
     let spool = Arc::new(Spool::new(disk.clone(), WORKER).unwrap());
     let numbering = Arc::new(Numbering::new(backend.clone(), WORKER, disk, uptime));
     let owner = Ownership::new((numbering, spool), owned, queue.clone(), fatal, uptime);
-    (Arc::new(owner), queue, heard)
+    (Arc::new(owner), queue, fatal_error)
 }
 
 async fn take_over(backend: &Backend) {

@@ -140,9 +140,9 @@ impl HeldBody {
     pub(crate) fn read(
         (id, unit): (BlobId, UploadUnit),
         range: &Range<u64>,
-        (told, payload): (FeedReply, Bytes),
+        (reply, payload): (FeedReply, Bytes),
     ) -> Result<Self, String> {
-        match (told, unit.container(id)) {
+        match (reply, unit.container(id)) {
             (FeedReply::Body, _) if payload.len() as u64 == range.end - range.start => {
                 Ok(Self::Bytes(payload))
             }
@@ -161,27 +161,29 @@ impl HeldBody {
 /// The way to the bodies that another worker has not uploaded.
 pub(crate) struct Link {
     /// Its last announcement.
-    told: Arc<Mutex<Announcement>>,
+    announcement: Arc<Mutex<Announcement>>,
     caller: Arc<Caller>,
 }
 
 impl Link {
-    pub(crate) fn new(told: Arc<Mutex<Announcement>>, caller: Arc<Caller>) -> Self {
-        Self { told, caller }
+    pub(crate) fn new(announcement: Arc<Mutex<Announcement>>, caller: Arc<Caller>) -> Self {
+        Self { announcement, caller }
     }
 }
 
 #[async_trait]
 impl Holder for Link {
     async fn body(&self, container: Container, range: Range<u64>) -> Result<HeldBody, ObjectError> {
-        let told = self.told.lock().clone();
+        let announcement = self.announcement.lock().clone();
         let (id, unit) =
             UploadUnit::of(container).expect("a large object is there before it is named");
-        self.caller.body(&told, (id, unit), range).await.map_err(|_told| ObjectError::Unavailable {
-            reason: format!(
-                "worker {}, which has not uploaded it yet, does not give it",
-                told.name
-            ),
+        self.caller.body(&announcement, (id, unit), range).await.map_err(|_error| {
+            ObjectError::Unavailable {
+                reason: format!(
+                    "worker {}, which has not uploaded it yet, does not give it",
+                    announcement.name
+                ),
+            }
         })
     }
 }
@@ -192,17 +194,18 @@ impl Caller {
     }
 
     /// The connections to a worker, which are made anew when its claim or its address changed.
-    fn connection_to(&self, told: &Announcement) -> Result<Arc<PeerConnection>, String> {
+    fn connection_to(&self, announcement: &Announcement) -> Result<Arc<PeerConnection>, String> {
         let endpoint = self.endpoint.as_ref().ok_or("there is no way to it")?;
-        let address = told.address.as_deref().ok_or("it answers nobody")?;
+        let address = announcement.address.as_deref().ok_or("it answers nobody")?;
         let mut connections = self.connections.lock();
-        let is_same =
-            |way: &&Arc<PeerConnection>| way.worker == told.worker && way.address == address;
-        if let Some(way) = connections.get(&told.name).filter(is_same) {
+        let is_same = |way: &&Arc<PeerConnection>| {
+            way.worker == announcement.worker && way.address == address
+        };
+        if let Some(way) = connections.get(&announcement.name).filter(is_same) {
             return Ok(way.clone());
         }
-        let way = Arc::new(PeerConnection::new(endpoint, told.worker, address));
-        connections.insert(told.name.clone(), way.clone());
+        let way = Arc::new(PeerConnection::new(endpoint, announcement.worker, address));
+        connections.insert(announcement.name.clone(), way.clone());
         Ok(way)
     }
 
@@ -210,41 +213,41 @@ impl Caller {
     /// while if there are none.
     pub(crate) async fn changes(
         &self,
-        told: &Announcement,
+        announcement: &Announcement,
         asked: FeedPosition,
     ) -> Result<(FeedUpdate, u64), PackError> {
-        let ask = FeedRequest::Changes { worker: told.worker, asked };
+        let ask = FeedRequest::Changes { worker: announcement.worker, asked };
         let deadline = Instant::now() + FEED_WAIT_MAX + CALL_TIME_MAX;
-        let answer = match self.connection_to(told) {
+        let answer = match self.connection_to(announcement) {
             Ok(way) => {
                 let called = call(&way.changes, &ask, deadline).await;
                 called.map_err(|error| reason_of(&error))
             }
             Err(reason) => Err(reason),
         };
-        self.note((&told.name, What::Changes), answer.as_ref().err());
-        let (told, payload) = answer.map_err(|reason| PackError::Deferred { reason })?;
-        FeedUpdate::read(told, payload)
+        self.note((&announcement.name, What::Changes), answer.as_ref().err());
+        let (reply, payload) = answer.map_err(|reason| PackError::Deferred { reason })?;
+        FeedUpdate::read(reply, payload)
     }
 
     /// Asks a worker for bytes of bodies that it has not uploaded.
     async fn body(
         &self,
-        told: &Announcement,
+        announcement: &Announcement,
         (id, unit): (BlobId, UploadUnit),
         range: Range<u64>,
     ) -> Result<HeldBody, String> {
         let Range { start: from, end: to } = range;
         let ask = FeedRequest::Body { worker: id.worker, blob: id.seq, unit: unit.nth(), from, to };
-        let answer = match self.connection_to(told) {
-            Ok(way) if told.worker == id.worker => way.body(&ask).await,
+        let answer = match self.connection_to(announcement) {
+            Ok(way) if announcement.worker == id.worker => way.body(&ask).await,
             Ok(_) => Err("another directory has its name by now".to_owned()),
             Err(reason) => Err(reason),
         };
         let held = answer.and_then(|answer| HeldBody::read((id, unit), &range, answer));
-        self.note((&told.name, What::Bodies), held.as_ref().err());
+        self.note((&announcement.name, What::Bodies), held.as_ref().err());
         if let Err(reason) = &held {
-            let (worker, bundle) = (&told.name, unit.nth());
+            let (worker, bundle) = (&announcement.name, unit.nth());
             tracing::debug!(%worker, blob = %id, bundle, reason, "could not fetch a body that another worker has not uploaded yet");
         }
         held
@@ -275,7 +278,7 @@ impl Caller {
     /// Hands a client's request on, as it came.
     pub(crate) async fn hand_on<B>(
         &self,
-        told: &Announcement,
+        announcement: &Announcement,
         request: Request<B>,
     ) -> Result<Response<Incoming>, String>
     where
@@ -283,7 +286,7 @@ impl Caller {
         B::Error: Into<BodyBroken>,
     {
         let endpoint = self.endpoint.as_ref().ok_or("there is no way to it")?;
-        let way = self.connection_to(told)?;
+        let way = self.connection_to(announcement)?;
         let place = timeout(CALL_TIME_MAX, way.handing.clone().acquire_owned()).await;
         let place = place.map_err(|_elapsed| "too much is handed on to it".to_owned())?;
         let (mut parts, body) = request.into_parts();

@@ -79,7 +79,7 @@ impl Handler<WorkerService> for Calls {
                 // Nobody would hear an answer any more.
                 _ = unwanted => {}
                 answer = feed.answer(ask, place) => match answer {
-                    Some((told, payload)) => responder.answer(&told, payload),
+                    Some((reply, payload)) => responder.answer(&reply, payload),
                     None => responder.busy(),
                 },
             }
@@ -200,18 +200,18 @@ impl FeedSource {
             }
             let memory = place.memory(FeedQuota::Changes, FEED_BYTES_MAX);
             let memory = timeout(CALL_TIME_MAX, memory).await.ok()?;
-            let (told, bytes) = match self.tell(asked) {
-                Ok(Some(told)) => told,
+            let (reply, bytes) = match self.tell(asked) {
+                Ok(Some(reply)) => reply,
                 Ok(None) => return refused(Refusal::Diverged),
                 Err(error) => return Some((failed(&error), Bytes::new())),
             };
-            if !matches!(told, FeedReply::Nothing { .. }) {
-                return Some((told, place.payload(bytes, memory)));
+            if !matches!(reply, FeedReply::Nothing { .. }) {
+                return Some((reply, place.payload(bytes, memory)));
             }
             // A call that waits for changes has no memory meanwhile.
             drop(memory);
             if !matches!(timeout_at(end, grown.changed()).await, Ok(Ok(()))) {
-                return Some((told, Bytes::new()));
+                return Some((reply, Bytes::new()));
             }
         }
     }
@@ -227,16 +227,17 @@ impl FeedSource {
             if some.bytes.is_empty() && !some.is_whole {
                 return Ok(Some((FeedReply::Nothing { blob }, Vec::new())));
             }
-            let told = FeedReply::Entries { blob, from, is_whole: some.is_whole, behind };
-            return Ok(Some((told, some.bytes)));
+            let reply = FeedReply::Entries { blob, from, is_whole: some.is_whole, behind };
+            return Ok(Some((reply, some.bytes)));
         }
         if from > 0 && self.spool.waits(blob) {
             // It has less than that.
             return Ok(None);
         }
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
-        let told = row.map_or(FeedReply::Nothing { blob }, |row| FeedReply::Uploaded { blob, row });
-        Ok(Some((told, Vec::new())))
+        let reply =
+            row.map_or(FeedReply::Nothing { blob }, |row| FeedReply::Uploaded { blob, row });
+        Ok(Some((reply, Vec::new())))
     }
 
     /// Gives bytes of the bodies in a blob that waits, or in one of its bundles.
@@ -254,8 +255,8 @@ impl FeedSource {
         };
         let given = if bugs::planted(Bug::BundleNotAnnounced) { UploadUnit::SHARED } else { unit };
         let Some(file) = self.spool.file(blob, given) else {
-            let told = self.not_waiting(blob, unit).unwrap_or_else(|error| failed(&error));
-            return Some((told, Bytes::new()));
+            let reply = self.not_waiting(blob, unit).unwrap_or_else(|error| failed(&error));
+            return Some((reply, Bytes::new()));
         };
         let memory = timeout(CALL_TIME_MAX, place.memory(FeedQuota::Bodies, len)).await.ok()?;
         // The thread has the place and the memory: they are taken as long as it has the bytes, wanted or not.

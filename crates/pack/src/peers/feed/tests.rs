@@ -89,14 +89,14 @@ async fn serving(feed: FeedSource) -> (Announcement, Listener) {
     listening(&Arc::new(feed)).await
 }
 
-async fn heard_by(caller: &Caller, told: &Announcement) -> Result<FeedUpdate, String> {
-    let asked = tokio::time::timeout(PATIENCE, caller.changes(told, ASKED)).await;
-    let heard = asked.expect("a call ends").map_err(|error| error.to_string())?;
-    Ok(heard.0)
+async fn heard_by(caller: &Caller, announcement: &Announcement) -> Result<FeedUpdate, String> {
+    let asked = tokio::time::timeout(PATIENCE, caller.changes(announcement, ASKED)).await;
+    let received = asked.expect("a call ends").map_err(|error| error.to_string())?;
+    Ok(received.0)
 }
 
-async fn heard(told: &Announcement) -> Result<FeedUpdate, String> {
-    heard_by(&caller(), told).await
+async fn received(announcement: &Announcement) -> Result<FeedUpdate, String> {
+    heard_by(&caller(), announcement).await
 }
 
 fn uploaded() -> Result<FeedUpdate, String> {
@@ -105,15 +105,15 @@ fn uploaded() -> Result<FeedUpdate, String> {
 
 #[tokio::test]
 async fn a_worker_of_the_bucket_is_answered() {
-    let (told, _listener) = serving(feed()).await;
-    assert_eq!(heard(&told).await, uploaded());
+    let (announcement, _listener) = serving(feed()).await;
+    assert_eq!(received(&announcement).await, uploaded());
 }
 
 #[tokio::test]
 async fn who_does_not_know_the_secret_is_neither_answered_nor_heard() {
-    let (told, _listener) = serving(feed()).await;
+    let (announcement, _listener) = serving(feed()).await;
     let stranger = Caller::new(endpoint(&Secret::of([1; 32]), CALLER));
-    let refused = heard_by(&stranger, &told).await.unwrap_err();
+    let refused = heard_by(&stranger, &announcement).await.unwrap_err();
     assert!(refused.contains("look at --peer-advertise"), "{refused}");
     // A server with a certificate of the same authority, but without the role, is refused there.
     let authority = Authority::from_secret(&secret()).unwrap();
@@ -121,7 +121,7 @@ async fn who_does_not_know_the_secret_is_neither_answered_nor_heard() {
     let proxy = authority.identity_for(ServerId(9), servers, CERTIFICATE_VALIDITY).unwrap();
     let proxy = Endpoint::new(Credentials::new(&proxy).unwrap());
     let lane: Peer<WorkerService> =
-        Peer::new(&proxy, server_of(WORKER), told.address.clone().unwrap());
+        Peer::new(&proxy, server_of(WORKER), announcement.address.clone().unwrap());
     let ask = FeedRequest::Changes { worker: WORKER, asked: ASKED };
     let refused = lane.call(&ask, Bytes::new(), Instant::now() + PATIENCE).await.unwrap_err();
     let CallError::Denied(denied) = refused else { panic!("{refused}") };
@@ -130,21 +130,22 @@ async fn who_does_not_know_the_secret_is_neither_answered_nor_heard() {
 
 #[tokio::test]
 async fn a_worker_is_not_taken_for_another_claim() {
-    let (told, _listener) = serving(feed()).await;
-    let heir = Announcement { worker: WorkerId(WORKER.0 + 1), ..told.clone() };
+    let (announcement, _listener) = serving(feed()).await;
+    let heir = Announcement { worker: WorkerId(WORKER.0 + 1), ..announcement.clone() };
     let caller = caller();
     let refused = heard_by(&caller, &heir).await.unwrap_err();
     assert!(refused.contains("another worker answers at its address"), "{refused}");
     // Once it is announced as it is, it is asked over other connections.
-    assert_eq!(heard_by(&caller, &told).await, uploaded());
+    assert_eq!(heard_by(&caller, &announcement).await, uploaded());
 }
 
 /// Two claims may have one number in certificates.
 #[tokio::test]
 async fn a_call_that_claims_another_identity_is_refused() {
-    let (told, _listener) = serving(feed()).await;
+    let (announcement, _listener) = serving(feed()).await;
     let ours = endpoint(&secret(), CALLER);
-    let lane: Peer<WorkerService> = Peer::new(&ours, server_of(WORKER), told.address.unwrap());
+    let lane: Peer<WorkerService> =
+        Peer::new(&ours, server_of(WORKER), announcement.address.unwrap());
     let other = WorkerId(WORKER.0 + 1);
     for ask in [
         FeedRequest::Changes { worker: other, asked: ASKED },
@@ -158,7 +159,7 @@ async fn a_call_that_claims_another_identity_is_refused() {
 #[tokio::test]
 async fn a_worker_of_an_earlier_release_is_named_with_what_to_do() {
     let earlier = socket().await;
-    let told = announced(WORKER, earlier.local_addr().unwrap());
+    let announcement = announced(WORKER, earlier.local_addr().unwrap());
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = earlier.accept().await.unwrap();
@@ -167,15 +168,15 @@ async fn a_worker_of_an_earlier_release_is_named_with_what_to_do() {
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
         }
     });
-    let refused = heard(&told).await.unwrap_err();
+    let refused = received(&announcement).await.unwrap_err();
     assert!(refused.contains("run all workers of the bucket with the same one"), "{refused}");
 }
 
 /// A worker of an earlier release, or anybody who speaks HTTP.
 #[tokio::test]
 async fn a_call_of_an_earlier_release_is_not_answered() {
-    let (told, _listener) = serving(feed()).await;
-    let mut stream = TcpStream::connect(told.address.unwrap()).await.unwrap();
+    let (announcement, _listener) = serving(feed()).await;
+    let mut stream = TcpStream::connect(announcement.address.unwrap()).await.unwrap();
     let call = b"GET /larder/v3/changes?worker=3&blob=4&from=0 HTTP/1.1\r\nhost: a\r\n\r\n";
     stream.write_all(call).await.unwrap();
     let mut answer = Vec::new();
@@ -186,13 +187,13 @@ async fn a_call_of_an_earlier_release_is_not_answered() {
 
 #[tokio::test]
 async fn whoever_only_connects_keeps_no_other_worker_away() {
-    let (told, _listener) = serving(feed()).await;
+    let (announcement, _listener) = serving(feed()).await;
     let mut silent = Vec::new();
     for _ in 0..HANDSHAKES_MAX + 8 {
-        silent.push(TcpStream::connect(told.address.as_ref().unwrap()).await.unwrap());
+        silent.push(TcpStream::connect(announcement.address.as_ref().unwrap()).await.unwrap());
     }
     let begun = Instant::now();
-    assert_eq!(heard(&told).await, uploaded());
+    assert_eq!(received(&announcement).await, uploaded());
     assert!(begun.elapsed() < HELLO_TIME_MAX, "before any of them was given up");
 }
 
@@ -207,10 +208,10 @@ fn crowd(feed: &FeedSource, caller: WorkerId) -> Vec<Place> {
 #[tokio::test]
 async fn a_caller_over_its_share_gets_busy_and_keeps_its_connection() {
     let feed = Arc::new(feed());
-    let (told, _listener) = listening(&feed).await;
+    let (announcement, _listener) = listening(&feed).await;
     let ours = endpoint(&secret(), CALLER);
     let lane: Peer<WorkerService> =
-        Peer::new(&ours, server_of(WORKER), told.address.clone().unwrap());
+        Peer::new(&ours, server_of(WORKER), announcement.address.clone().unwrap());
     let ask = FeedRequest::Changes { worker: WORKER, asked: ASKED };
     let soon = || Instant::now() + PATIENCE;
     lane.call(&ask, Bytes::new(), soon()).await.unwrap();
@@ -221,16 +222,16 @@ async fn a_caller_over_its_share_gets_busy_and_keeps_its_connection() {
     }
     // Another worker is answered meanwhile, and one that goes on asking is once there is room.
     let other = Caller::new(endpoint(&secret(), WorkerId(5)));
-    assert_eq!(heard_by(&other, &told).await, uploaded());
+    assert_eq!(heard_by(&other, &announcement).await, uploaded());
     let again = endpoint(&secret(), CALLER);
     let caller = Caller::new(again.clone());
-    let (heard, ()) = tokio::join!(heard_by(&caller, &told), async {
+    let (received, ()) = tokio::join!(heard_by(&caller, &announcement), async {
         while again.metrics().busy.get() == 0 {
             tokio::task::yield_now().await;
         }
         drop(places);
     });
-    assert_eq!(heard, uploaded());
+    assert_eq!(received, uploaded());
     lane.call(&ask, Bytes::new(), soon()).await.unwrap();
     assert_eq!(ours.metrics().connected.get(), 1, "over the same connection");
 }
@@ -250,8 +251,8 @@ async fn answers_in_memory(feed: &FeedSource, ask: &FeedRequest) -> Vec<Bytes> {
     let mut kept = Vec::new();
     for _ in 0..FEED_BODY_BYTES_OF_ONE_MAX as u64 / PACKED_BYTES_MAX {
         let place = feed.places.call(server_of(CALLER), FeedQuota::Bodies).unwrap();
-        let (told, payload) = feed.answer(ask.clone(), place).await.unwrap();
-        assert_eq!((told, payload.len() as u64), (FeedReply::Body, PACKED_BYTES_MAX));
+        let (reply, payload) = feed.answer(ask.clone(), place).await.unwrap();
+        assert_eq!((reply, payload.len() as u64), (FeedReply::Body, PACKED_BYTES_MAX));
         kept.push(payload);
     }
     kept
@@ -260,11 +261,11 @@ async fn answers_in_memory(feed: &FeedSource, ask: &FeedRequest) -> Vec<Bytes> {
 #[tokio::test]
 async fn waiting_bodies_are_requested_over_all_connections() {
     let (feed, ask) = with_a_large_body();
-    let (told, _listener) = listening(&feed).await;
+    let (announcement, _listener) = listening(&feed).await;
     let kept = answers_in_memory(&feed, &ask).await;
     let ours = endpoint(&secret(), CALLER);
     let caller = Arc::new(Caller::new(ours.clone()));
-    let link = Link::new(Arc::new(Mutex::new(told)), caller);
+    let link = Link::new(Arc::new(Mutex::new(announcement)), caller);
     let container = Container::Blob(BlobId { worker: WORKER, seq: 5 });
     let mut waits: Vec<_> =
         (0..BODY_LANES).map(|_| link.body(container, 0..PACKED_BYTES_MAX)).collect();
@@ -287,12 +288,12 @@ async fn waiting_bodies_are_requested_over_all_connections() {
 #[tokio::test]
 async fn bodies_that_have_not_left_hold_up_neither_changes_nor_other_workers() {
     let (feed, ask) = with_a_large_body();
-    let (told, _listener) = listening(&feed).await;
+    let (announcement, _listener) = listening(&feed).await;
     // One that does not read: its answers stay in memory.
     let kept = answers_in_memory(&feed, &ask).await;
     let ours = endpoint(&secret(), CALLER);
     let lane = |of: &Arc<Endpoint>| -> Peer<WorkerService> {
-        Peer::new(of, server_of(WORKER), told.address.clone().unwrap())
+        Peer::new(of, server_of(WORKER), announcement.address.clone().unwrap())
     };
     let soon = || Instant::now() + PATIENCE;
     let (bodies, others) = (lane(&ours), lane(&endpoint(&secret(), WorkerId(5))));
@@ -307,7 +308,7 @@ async fn bodies_that_have_not_left_hold_up_neither_changes_nor_other_workers() {
     tokio::select! {
         biased;
         answer = &mut waits => panic!("it has its share of memory already: {answer:?}"),
-        heard = follower.call(&changes, Bytes::new(), soon()) => drop(heard.unwrap()),
+        received = follower.call(&changes, Bytes::new(), soon()) => drop(received.unwrap()),
     }
     drop(kept);
     assert_eq!(waits.await.unwrap().0, FeedReply::Body);
@@ -364,25 +365,25 @@ async fn changes_are_sent_only_after_an_entry_of_the_process() {
     let (_, len) = process(&[(10, 100), (11, 101)]);
     let (feed, len_too) = process(&[(10, 100), (11, 102), (12, 103)]);
     assert_eq!(len, len_too);
-    let (told, _listener) = serving(feed).await;
+    let (announcement, _listener) = serving(feed).await;
     let caller = caller();
     let asked = async |from: u64, last: Option<(u64, u64)>| {
         let last = last.map(|(seq, clock)| (OpSeq(seq), HybridClock(clock)));
-        let heard = caller.changes(&told, FeedPosition { blob: 5, from, last }).await;
-        match heard {
+        let received = caller.changes(&announcement, FeedPosition { blob: 5, from, last }).await;
+        match received {
             Ok((FeedUpdate::Entries { bytes, .. }, _)) => Some(bytes.len() as u64),
-            Ok((heard, _)) => panic!("{heard:?}"),
+            Ok((received, _)) => panic!("{received:?}"),
             Err(error) => {
                 assert!(error.to_string().contains(&Refusal::Diverged.to_string()), "{error}");
                 None
             }
         }
     };
-    assert_eq!(asked(2 * len, Some((11, 101))).await, None, "another process told that");
+    assert_eq!(asked(2 * len, Some((11, 101))).await, None, "another process announcement that");
     assert_eq!(asked(2 * len, Some((10, 102))).await, None, "of another number");
     assert_eq!(asked(2 * len + 1, Some((11, 102))).await, None, "no entry ends there");
     assert_eq!(asked(9 * len, Some((11, 102))).await, None, "it has less");
-    assert_eq!(asked(2 * len, None).await, None, "nobody knows who told that");
+    assert_eq!(asked(2 * len, None).await, None, "nobody knows who announcement that");
     assert_eq!(asked(0, None).await, Some(3 * len));
     for (nth, last) in [(1, (10, 100)), (2, (11, 102))] {
         assert_eq!(asked(nth * len, Some(last)).await, Some((3 - nth) * len));
@@ -398,10 +399,10 @@ async fn a_process_without_ownership_serves_no_feed() {
     let parts = (numbering, feed.spool.clone());
     let owner = Ownership::new(parts, owned, Arc::<Queue>::default(), fatal, uptime);
     let owner = Arc::new(owner);
-    let (told, _listener) = serving(feed.owned(owner.clone())).await;
-    assert!(heard(&told).await.is_ok());
+    let (announcement, _listener) = serving(feed.owned(owner.clone())).await;
+    assert!(received(&announcement).await.is_ok());
     assert!(backend.put_new("claims/0000000000000004", "a claim".into()).await.unwrap());
     assert!(owner.ask().await.unwrap_err().is_superseded());
-    let refused = heard(&told).await.unwrap_err();
+    let refused = received(&announcement).await.unwrap_err();
     assert!(refused.contains(&Refusal::OtherClaim.to_string()), "{refused}");
 }

@@ -116,9 +116,9 @@ impl FeedUpdate {
     ///
     /// # Errors
     /// [`PackError::Deferred`] if it tells nothing, [`PackError::Damaged`] if it is none.
-    pub(crate) fn read(told: FeedReply, payload: Bytes) -> Result<(Self, u64), PackError> {
+    pub(crate) fn read(reported: FeedReply, payload: Bytes) -> Result<(Self, u64), PackError> {
         let damaged = |reason| PackError::damaged("a worker's answer", reason);
-        match told {
+        match reported {
             FeedReply::Entries { .. } if payload.len() > FEED_BYTES_MAX => {
                 Err(damaged("it has more entries than an answer may"))
             }
@@ -141,13 +141,13 @@ mod tests {
 
     #[test]
     fn only_an_answer_about_changes_is_heard_as_one() {
-        let told = FeedReply::Entries { blob: 7, from: 300, is_whole: true, behind: 5 };
+        let reported = FeedReply::Entries { blob: 7, from: 300, is_whole: true, behind: 5 };
         let bytes = Bytes::from_static(&[1, 2, 3]);
-        let heard =
+        let received =
             FeedUpdate::Entries { blob: 7, from: 300, bytes: bytes.clone(), is_whole: true };
-        assert_eq!(FeedUpdate::read(told.clone(), bytes).unwrap(), (heard, 5));
+        assert_eq!(FeedUpdate::read(reported.clone(), bytes).unwrap(), (received, 5));
         let long = Bytes::from(vec![0; FEED_BYTES_MAX + 1]);
-        assert!(matches!(FeedUpdate::read(told, long), Err(PackError::Damaged { .. })));
+        assert!(matches!(FeedUpdate::read(reported, long), Err(PackError::Damaged { .. })));
         let refused = FeedUpdate::read(FeedReply::Refused(Refusal::Diverged), Bytes::new());
         assert!(matches!(refused, Err(PackError::Deferred { .. })), "{refused:?}");
         let other = FeedUpdate::read(FeedReply::Body, Bytes::new());

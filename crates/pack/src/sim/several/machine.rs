@@ -57,8 +57,8 @@ impl Shared {
         (rows, number): (Arc<SimKv>, u64),
     ) -> Result<(PeerIndex, Option<Applied>), PackError> {
         let (index, applied) = Index::of_another(Box::new(Rows(rows)))?;
-        let heard = ReceivedLog::of(self.1.clone(), name, &format!("{}-{number}", worker.0))?;
-        Ok((PeerIndex { index, heard }, applied))
+        let received = ReceivedLog::of(self.1.clone(), name, &format!("{}-{number}", worker.0))?;
+        Ok((PeerIndex { index, received }, applied))
     }
 }
 

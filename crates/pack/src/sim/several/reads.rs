@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use larder_types::ServerId;
 
-use super::world::{KEYS, World, told};
+use super::world::{KEYS, World, shown_by};
 use crate::format::entry::{Content, Place};
 use crate::format::sums::verifies;
 use crate::format::upload_unit::UploadUnit;
@@ -36,7 +36,7 @@ impl World {
     /// put.
     pub(super) async fn read_item(&mut self, at: usize, item: &Item) -> bool {
         let Content::Run(place) = &item.version.content else { panic!("no parts here") };
-        let value = told(&item.version, false).value.expect("it is no tombstone");
+        let value = shown_by(&item.version, false).value.expect("it is no tombstone");
         let bytes = match &item.whose {
             RowOwner::Own => {
                 let machine = &self.machines[at];

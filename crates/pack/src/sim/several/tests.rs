@@ -23,7 +23,7 @@ fn run(seed: u64) -> [u64; 4] {
     let counts = runtime.unwrap().block_on(async {
         let mut world = World::new(seed).await;
         world.run(STEPS).await;
-        [world.losses, world.lost, world.heard, world.bundled]
+        [world.losses, world.lost, world.received, world.bundled]
     });
     RUNNING.set(false);
     AHEAD_MS.set(0);

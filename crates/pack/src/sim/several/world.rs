@@ -96,7 +96,7 @@ pub(super) struct World {
     /// Changes that were lost with them.
     pub(super) lost: u64,
     /// Changes that were heard before they were in the bucket.
-    pub(super) heard: u64,
+    pub(super) received: u64,
     /// Reads of bundles that waited at another worker.
     pub(super) bundled: u64,
 }
@@ -118,7 +118,7 @@ impl World {
             values: 0,
             losses: 0,
             lost: 0,
-            heard: 0,
+            received: 0,
             bundled: 0,
         };
         for at in 0..world.machines.len() {
@@ -250,19 +250,22 @@ impl World {
             }
         });
         for (key, value, done) in answered {
-            let told = self.own(at, &key, value.is_none()).expect("what was answered is there");
+            let shown_by = self.own(at, &key, value.is_none()).expect("what was answered is there");
             match (value, done) {
                 (Some(value), Done::Put(done)) => {
-                    assert_eq!((told.value, told.rank.0), (Some(value), done.clock));
+                    assert_eq!((shown_by.value, shown_by.rank.0), (Some(value), done.clock));
                 }
                 (None, Done::Nothing) => {}
                 (_, done) => panic!("answered as {done:?}"),
             }
-            let shown = Shown { rank: told.rank, is_tombstone: value.is_none() };
+            let shown = Shown { rank: shown_by.rank, is_tombstone: value.is_none() };
             if let Some(before) = self.shown[at].insert(key.clone(), shown) {
-                assert!(before.rank < told.rank, "{key} is put below what was shown: {before:?}");
+                assert!(
+                    before.rank < shown_by.rank,
+                    "{key} is put below what was shown: {before:?}"
+                );
             }
-            self.history.entry(key).or_default().push(told);
+            self.history.entry(key).or_default().push(shown_by);
         }
     }
 
@@ -272,7 +275,7 @@ impl World {
         let name = if is_tombstone { hidden::tombstones(&bucket()) } else { bucket() };
         let key = ObjectKey::new(key).unwrap();
         let version = index.version(index.bucket_id(&name)?, &key).unwrap()?;
-        Some(told(&version, is_tombstone))
+        Some(shown_by(&version, is_tombstone))
     }
 
     /// A worker is told what another has not uploaded; perhaps only a part of it comes.
@@ -289,13 +292,13 @@ impl World {
         let mut answering = std::pin::pin!(feed.answer(ask, caller));
         // If there is nothing to tell it waits, and nobody does so here.
         let Some(answer) = poll(answering.as_mut()) else { return };
-        let (told, payload) = answer.expect("nobody else has memory");
-        if told == FeedReply::Refused(Refusal::Diverged) {
+        let (shown_by, payload) = answer.expect("nobody else has memory");
+        if shown_by == FeedReply::Refused(Refusal::Diverged) {
             return;
         }
-        let (mut heard, _) = FeedUpdate::read(told, payload).unwrap();
-        if let FeedUpdate::Entries { bytes, is_whole, .. } = &mut heard {
-            self.heard += u64::from(!bytes.is_empty());
+        let (mut received, _) = FeedUpdate::read(shown_by, payload).unwrap();
+        if let FeedUpdate::Entries { bytes, is_whole, .. } = &mut received {
+            self.received += u64::from(!bytes.is_empty());
             if self.rng.one_in(3) {
                 bytes.truncate(self.rng.below(bytes.len() as u64 + 1) as usize);
                 *is_whole = false;
@@ -303,7 +306,7 @@ impl World {
         }
         // A look that is under way goes before it, and answers of the store that do not come are no matter: it is told
         // again, or found in the bucket.
-        let mut taking = std::pin::pin!(others.take_received(&peer, &known, heard));
+        let mut taking = std::pin::pin!(others.take_received(&peer, &known, received));
         let _again = (0..POLLS).find_map(|_| poll(taking.as_mut()));
     }
 
@@ -318,7 +321,7 @@ impl World {
             // It is not known if it was taken: it was, if it is there.
             let Some(found) = self.own(at, &key, value.is_none()) else { continue };
             let history = self.history.entry(key).or_default();
-            let is_new = history.iter().all(|told| told.rank != found.rank);
+            let is_new = history.iter().all(|shown_by| shown_by.rank != found.rank);
             if is_new && found.value == value {
                 history.push(found);
             }
@@ -345,16 +348,16 @@ impl World {
         self.pending.retain(|pending| pending.machine != at);
         let (old, prefix) = (self.machines[at].worker, self.machines[at].prefix());
         let last = self.store.last_that_counts(&prefix, old).await;
-        for told in self.history.values_mut().flatten() {
-            if told.blob.worker == old && told.blob.seq > last {
-                told.is_lost = true;
-                self.lost_at.entry(told.rank).or_insert_with(Instant::now);
+        for shown_by in self.history.values_mut().flatten() {
+            if shown_by.blob.worker == old && shown_by.blob.seq > last {
+                shown_by.is_lost = true;
+                self.lost_at.entry(shown_by.rank).or_insert_with(Instant::now);
                 self.lost += 1;
             }
         }
         self.shown[at].clear();
         let is_lost = |key: &String, shown: &Shown| {
-            self.history[key].iter().any(|told| told.is_lost && told.rank == shown.rank)
+            self.history[key].iter().any(|shown_by| shown_by.is_lost && shown_by.rank == shown.rank)
         };
         for shown in &mut self.shown {
             shown.retain(|key, shown| !is_lost(key, shown));
@@ -380,8 +383,9 @@ impl World {
                 // It may have been deleted, and the tombstone not be needed any more, while this worker answered nobody.
                 let is_deleted = |shown: Shown| {
                     let history = self.history.get(&key).into_iter().flatten();
-                    let mut later = history.filter(|told| told.rank > shown.rank && !told.is_lost);
-                    shown.is_tombstone || later.any(|told| told.value.is_none())
+                    let mut later =
+                        history.filter(|shown_by| shown_by.rank > shown.rank && !shown_by.is_lost);
+                    shown.is_tombstone || later.any(|shown_by| shown_by.value.is_none())
                 };
                 assert!(
                     before.is_none_or(is_deleted),
@@ -389,9 +393,9 @@ impl World {
                 );
                 continue;
             };
-            let now = told(&item.version, item.is_tombstone);
+            let now = shown_by(&item.version, item.is_tombstone);
             let history = self.history.get(&key).into_iter().flatten();
-            let known = history.into_iter().find(|told| told.rank == now.rank);
+            let known = history.into_iter().find(|shown_by| shown_by.rank == now.rank);
             let known = known.unwrap_or_else(|| panic!("{name} shows {key} as nobody put it"));
             assert_eq!(known.value, now.value);
             if known.is_lost {
@@ -466,10 +470,14 @@ impl World {
         for at in 0..self.machines.len() {
             for key in self.history.keys() {
                 let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
-                let now = newest.map(|item| told(&item.version, item.is_tombstone));
-                let value = expected.get(key).and_then(|told| told.value);
+                let now = newest.map(|item| shown_by(&item.version, item.is_tombstone));
+                let value = expected.get(key).and_then(|shown_by| shown_by.value);
                 let name = &self.machines[at].name;
-                assert_eq!(now.and_then(|told| told.value), value, "{key} as {name} shows it");
+                assert_eq!(
+                    now.and_then(|shown_by| shown_by.value),
+                    value,
+                    "{key} as {name} shows it"
+                );
             }
         }
     }
@@ -494,16 +502,16 @@ impl World {
     /// The newest of each key that was answered and not lost: it counts.
     fn newest(&self) -> BTreeMap<String, &Answered> {
         let newest = |history: &'_ Vec<Answered>| -> Option<usize> {
-            let left = history.iter().enumerate().filter(|(_, told)| !told.is_lost);
-            left.max_by_key(|(_, told)| told.rank).map(|(at, _)| at)
+            let left = history.iter().enumerate().filter(|(_, shown_by)| !shown_by.is_lost);
+            left.max_by_key(|(_, shown_by)| shown_by.rank).map(|(at, _)| at)
         };
         let keys = self.history.iter();
         keys.filter_map(|(key, of)| Some((key.clone(), &of[newest(of)?]))).collect()
     }
 
     fn expected(&self) -> BTreeSet<(String, Rank)> {
-        let live = self.newest().into_iter().filter(|(_, told)| told.value.is_some());
-        live.map(|(key, told)| (key, told.rank)).collect()
+        let live = self.newest().into_iter().filter(|(_, shown_by)| shown_by.value.is_some());
+        live.map(|(key, shown_by)| (key, shown_by.rank)).collect()
     }
 
     /// Every version and tombstone of clients in the indexes of all workers.
@@ -513,7 +521,7 @@ impl World {
             let index = &machine.process.as_ref().expect("a process runs").index;
             for name in [bucket(), hidden::tombstones(&bucket())] {
                 visit(index, &name, &mut |key, version| {
-                    left.insert((key, told(&version, false).rank));
+                    left.insert((key, shown_by(&version, false).rank));
                 });
             }
         }
@@ -523,13 +531,13 @@ impl World {
     /// A worker shows what counts, every byte of it.
     async fn compare(&mut self, at: usize) {
         let expected = self.newest();
-        let expected = |key: &str| expected.get(key).and_then(|told| told.value);
+        let expected = |key: &str| expected.get(key).and_then(|shown_by| shown_by.value);
         let values: Vec<_> = (0..KEYS).map(|number| expected(&format!("k{number}"))).collect();
         for (number, value) in values.into_iter().enumerate() {
             let key = format!("k{number}");
             let name = self.machines[at].name.clone();
             let found = self.shows(at, &key);
-            let shown = found.as_ref().and_then(|item| told(&item.version, false).value);
+            let shown = found.as_ref().and_then(|item| shown_by(&item.version, false).value);
             assert_eq!(shown, value, "{key} at {name}");
             let Some(item) = found else { continue };
             assert!(self.read_item(at, &item).await, "{name} reads {key}");
@@ -537,7 +545,7 @@ impl World {
     }
 }
 
-pub(super) fn told(version: &PackedVersion, is_tombstone: bool) -> Answered {
+pub(super) fn shown_by(version: &PackedVersion, is_tombstone: bool) -> Answered {
     let ETag::Md5(etag) = version.metax.etag else { panic!("no parts here") };
     let value = (u128::from_le_bytes(etag) >> 64) as u64;
     let rank = (version.metax.clock, WorkerId(version.op.view.0));

@@ -226,7 +226,7 @@ impl World {
         let counted = self.store.counted("").await;
         for name in acknowledged.intersection(&there) {
             let blob = name.rsplit_once('/').and_then(|(_, name)| BlobName::parse(name)).unwrap();
-            let counts = counted.contains(name) && self.process().horizon.has(blob.id);
+            let counts = counted.contains(name) && self.process().takeover_fence.has(blob.id);
             assert!(counts, "{name} was acknowledged, and is void");
         }
     }

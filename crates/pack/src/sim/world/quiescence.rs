@@ -76,12 +76,12 @@ impl World {
     /// An index that is made from what the backend has equals that of the process.
     async fn rebuild(&mut self, how: &str) {
         let process = self.process.as_ref().expect("a process runs");
-        let (backend, horizon) = (&process.backend, &process.horizon);
-        let heads = backup::known(backend, horizon).await.unwrap();
+        let (backend, takeover_fence) = (&process.backend, &process.takeover_fence);
+        let heads = backup::known(backend, takeover_fence).await.unwrap();
         let rebuild = Rebuild {
             backend,
             worker: self.worker,
-            horizon,
+            takeover_fence,
             records: &crate::owner::counting::Known::default(),
             backups: &heads,
             accept_loss: None,

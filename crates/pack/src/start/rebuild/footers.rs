@@ -11,7 +11,7 @@ use crate::format::blob::{self, FooterReader};
 use crate::ids::WorkerId;
 use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
 use crate::owner::counting::{Counting, Known, Listed};
-use crate::owner::horizon::Horizon;
+use crate::owner::takeover_fence::TakeoverFence;
 
 /// The reason for which nobody can go by a list yet.
 pub(crate) const UNDECIDED: &str = "a process of the worker has numbered itself and not judged the last blob before it; it, \
@@ -33,19 +33,19 @@ pub(super) struct List {
 /// [`PackError::Deferred`] while it is undecided whether a blob counts.
 pub(super) async fn list(
     backend: &Backend,
-    (worker, horizon): (WorkerId, &Horizon),
+    (worker, takeover_fence): (WorkerId, &TakeoverFence),
     records: &Known,
 ) -> Result<List, PackError> {
     // Before the list: a blob that a later record names may not be listed yet.
-    let known = match horizon.is_settled(worker) {
+    let known = match takeover_fence.is_settled(worker) {
         true => None,
         false => Counting::read(backend, records).await?.known().get(&worker).copied(),
     };
     let known = known.unwrap_or(0);
     let mut listed = Listed::all(backend.names(blob::PREFIX).await?)?;
     let counting = Counting::read(backend, records).await?;
-    listed.retain(|blob| horizon.has(blob.name.id));
-    match counting.decided(listed, |worker| horizon.is_settled(worker))? {
+    listed.retain(|blob| takeover_fence.has(blob.name.id));
+    match counting.decided(listed, |worker| takeover_fence.is_settled(worker))? {
         (blobs, false) => Ok(List { blobs, counting, known }),
         (_, true) => Err(PackError::Deferred { reason: UNDECIDED.to_owned() }),
     }

@@ -1,7 +1,7 @@
 //! Makes the index from the backend alone: from the newest backup, then the footers of later blobs
 //! in the order of their names. If no backup can be used, it takes all footers.
 //!
-//! 1. List: blobs that [count](crate::owner::counting) and are not beyond a [horizon](crate::owner::horizon), backups.
+//! 1. List: blobs that [count](crate::owner::counting) and are not beyond a [takeover fence](crate::owner::takeover_fence), backups.
 //! 2. Read the footers, for what they say was [retired](Change::Retired): such blobs may be missing, and are not read.
 //! 3. Replay the others.
 //! 4. [Check](check) that everything that is named is there.
@@ -38,7 +38,7 @@ use crate::format::rows::{Applied, BlobRow, RetiredRow};
 use crate::ids::{BackupId, BlobId, Run, WorkerId};
 use crate::index::Index;
 use crate::owner::counting::{Known, Listed};
-use crate::owner::horizon::Horizon;
+use crate::owner::takeover_fence::TakeoverFence;
 use check::Loss;
 use footers::{Footers, List};
 
@@ -46,7 +46,7 @@ use footers::{Footers, List};
 pub(crate) struct Rebuild<'a> {
     pub(crate) backend: &'a Backend,
     pub(crate) worker: WorkerId,
-    pub(crate) horizon: &'a Horizon,
+    pub(crate) takeover_fence: &'a TakeoverFence,
     /// Records of processes that were read before.
     pub(crate) records: &'a Known,
     /// Backups whose heads verify, oldest first.
@@ -69,7 +69,7 @@ pub(crate) struct Rebuilt {
 /// The retirements that footers name.
 #[derive(Debug, Default)]
 struct Retirements {
-    told: Vec<Retirement>,
+    reported: Vec<Retirement>,
 }
 
 /// The blobs that one change retires.
@@ -85,19 +85,19 @@ struct Retirement {
 
 impl Retirements {
     fn of(&self, blob: BlobId) -> Option<&RetiredRow> {
-        self.told.iter().find(|told| told.run.has(blob)).map(|told| &told.row)
+        self.reported.iter().find(|reported| reported.run.has(blob)).map(|reported| &reported.row)
     }
 
     /// The greatest number of a worker that is known to have been a blob's.
     fn last(&self, worker: WorkerId) -> u64 {
-        let of = self.told.iter().filter(|told| told.run.worker == worker);
-        of.map(|told| told.run.last).max().unwrap_or(0)
+        let of = self.reported.iter().filter(|reported| reported.run.worker == worker);
+        of.map(|reported| reported.run.last).max().unwrap_or(0)
     }
 
     /// Returns true if a backup has all that was not carried on when these were retired.
     fn allow(&self, head: &Head) -> bool {
-        let later = self.told.iter().filter(|told| told.op > head.op());
-        later.map(|told| &told.backups).all(|backups| backups.contains(&head.id))
+        let later = self.reported.iter().filter(|reported| reported.op > head.op());
+        later.map(|reported| &reported.backups).all(|backups| backups.contains(&head.id))
     }
 }
 
@@ -105,7 +105,7 @@ impl Rebuild<'_> {
     /// Fills an empty index.
     pub(crate) async fn run(&self, index: &Index) -> Result<Rebuilt, PackError> {
         let mut backups = self.backups.to_vec();
-        let of = (self.worker, self.horizon);
+        let of = (self.worker, self.takeover_fence);
         let list = footers::list(self.backend, of, self.records).await?;
         let (listed, counting) = (&list.blobs, &list.counting);
         while let Some(head) = backups.last() {
@@ -145,7 +145,7 @@ impl Rebuild<'_> {
                 let op = entry.op(blob.name.id.worker);
                 if let Change::Retired { run, backups } = entry.change {
                     let row = RetiredRow { retired_ms: entry.clock.ms(), by: blob.name.id };
-                    retired.told.push(Retirement { run, row, op, backups });
+                    retired.reported.push(Retirement { run, row, op, backups });
                 }
             }
         }
@@ -222,7 +222,7 @@ impl Rebuild<'_> {
         let mut missing: BTreeSet<_> = standing.filter(|id| !there.contains(id)).collect();
         let mut last: BTreeMap<WorkerId, u64> = BTreeMap::new();
         for worker in (self.worker.first().0..=self.worker.0).map(WorkerId) {
-            let inherited = self.horizon.last(worker).unwrap_or(0);
+            let inherited = self.takeover_fence.last(worker).unwrap_or(0);
             last.insert(worker, inherited.max(retired.last(worker)));
         }
         let own = last.entry(self.worker).or_default();

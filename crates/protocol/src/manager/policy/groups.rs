@@ -227,11 +227,11 @@ impl StepContext<'_> {
     /// Sends the view to members and learners that have not acknowledged it in their run.
     pub(super) fn send_view(&mut self, pg: PgId) {
         let Some(record) = self.map.pg(pg).filter(|record| record.view > View(0)) else { return };
-        let (view, told) = self.leading.told.entry(pg).or_default();
+        let (view, told_members) = self.leading.told_members.entry(pg).or_default();
         if *view != record.view {
-            (*view, *told) = (record.view, BTreeSet::new());
+            (*view, *told_members) = (record.view, BTreeSet::new());
         }
-        let told = told.clone();
+        let told_members = told_members.clone();
         let primary = record.members[0];
         for &server in record.members.iter().chain(&record.learners) {
             let Some(boot) = self.map.servers.get(&server).map(|record| record.boot) else {
@@ -239,7 +239,7 @@ impl StepContext<'_> {
             };
             // A primary never comes back into its view: the next one is on its way.
             let returns = server == primary && self.has_restarted(server, record);
-            if returns || !self.map.is_up(server) || told.contains(&(server, boot)) {
+            if returns || !self.map.is_up(server) || told_members.contains(&(server, boot)) {
                 continue;
             }
             let message = ManagerMessage::NewView {
@@ -260,10 +260,10 @@ impl StepContext<'_> {
         pg: PgId,
         view: View,
     ) {
-        if let Some((known, told)) = self.leading.told.get_mut(&pg)
+        if let Some((known, told_members)) = self.leading.told_members.get_mut(&pg)
             && *known == view
         {
-            told.insert((server, boot));
+            told_members.insert((server, boot));
         }
     }
 }

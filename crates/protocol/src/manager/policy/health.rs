@@ -117,10 +117,10 @@ impl Healths {
 
     /// Returns true if at least one of its last two heartbeats arrived.
     pub(super) fn is_alive(&self, server: ServerId, now_ms: u64) -> bool {
-        let heard = |health: &Health| {
+        let is_recent = |health: &Health| {
             health.boot.is_some() && now_ms < health.heard_ms + 2 * PRESENCE_BEAT_MS
         };
-        self.servers.get(&server).is_some_and(heard)
+        self.servers.get(&server).is_some_and(is_recent)
     }
 
     /// Returns true if nothing was heard of it for so long that it is taken for down.

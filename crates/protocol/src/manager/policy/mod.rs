@@ -123,7 +123,7 @@ struct Leading {
     proposals: BTreeMap<Ticket, Subject>,
     under_way: BTreeSet<Subject>,
     /// Members and learners that have heard of their PG's view, in their run.
-    told: BTreeMap<PgId, (View, BTreeSet<(ServerId, larder_types::BootId)>)>,
+    told_members: BTreeMap<PgId, (View, BTreeSet<(ServerId, larder_types::BootId)>)>,
     /// Learners that have everything that the members of this view have.
     caught_up: BTreeMap<(PgId, ServerId), View>,
     /// PGs with a learner, or about to have one.
@@ -237,7 +237,7 @@ impl Policy {
                     leases: Leases::new(now_ms, shortened_since_ms),
                     proposals: BTreeMap::new(),
                     under_way: BTreeSet::new(),
-                    told: BTreeMap::new(),
+                    told_members: BTreeMap::new(),
                     caught_up: BTreeMap::new(),
                     moving: BTreeSet::new(),
                     leads: BTreeMap::new(),

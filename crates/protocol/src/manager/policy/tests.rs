@@ -99,7 +99,7 @@ struct World {
     /// Volumes that lie where no PV can be made.
     bad: BTreeSet<LvId>,
     /// Replicas to be filled of which primaries were told that they are there, and then that they are not.
-    told: BTreeSet<(LvId, u8)>,
+    reported: BTreeSet<(LvId, u8)>,
     reported_gone: BTreeSet<(LvId, u8)>,
 }
 
@@ -141,7 +141,7 @@ impl World {
             fills: true,
             makes: true,
             bad: BTreeSet::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             reported_gone: BTreeSet::new(),
         };
         world.apply(Command::Found(ClusterId(1), settings)).unwrap();
@@ -410,8 +410,8 @@ impl World {
                     for index in 0..record.replicas.len() as u8 {
                         let state = record.replicas[usize::from(index)].state;
                         match state {
-                            ReplicaState::Rebuilding => drop(self.told.insert((lv, index))),
-                            ReplicaState::Gone if self.told.contains(&(lv, index)) => {
+                            ReplicaState::Rebuilding => drop(self.reported.insert((lv, index))),
+                            ReplicaState::Gone if self.reported.contains(&(lv, index)) => {
                                 self.reported_gone.insert((lv, index));
                             }
                             _ => {}
@@ -844,7 +844,7 @@ fn a_new_leader_removes_no_replica_that_a_primary_counts_on() {
         it.map(|(index, it)| ((LvId(0), index as u8), it.server.0))
     };
     let (replica, server) = filling(&world).expect("another is to be filled");
-    assert!(world.told.contains(&replica), "the primary may put data there");
+    assert!(world.reported.contains(&replica), "the primary may put data there");
     world.reported_gone.clear();
     // Nobody can ask it whether it was made.
     world.servers.get_mut(&server).unwrap().cut = true;

@@ -16,8 +16,8 @@ impl ReportedVersions {
     /// The version that a server's run supports; `None` if it has not reported one, or is down: it may be about to
     /// start in another release.
     fn of(&self, server: ServerId, record: &ServerRecord) -> Option<u8> {
-        let heard = self.0.get(&server).filter(|(boot, _)| *boot == record.boot);
-        heard.filter(|_| record.state == ServerState::Up).map(|(_, version)| *version)
+        let known = self.0.get(&server).filter(|(boot, _)| *boot == record.boot);
+        known.filter(|_| record.state == ServerState::Up).map(|(_, version)| *version)
     }
 
     /// The highest version that all servers support, if all have reported theirs. A server that has a token and never

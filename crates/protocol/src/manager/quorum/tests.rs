@@ -196,9 +196,9 @@ impl World {
                     assert_eq!(ballast.len(), self.ballast);
                     machine.state = values;
                     machine.applied = index;
-                    let told: Vec<u64> =
+                    let reported: Vec<u64> =
                         self.committed.range(..=index).map(|(_, value)| *value).collect();
-                    assert_eq!(machine.state, told, "a snapshot holds what was committed");
+                    assert_eq!(machine.state, reported, "a snapshot holds what was committed");
                 }
                 QuorumEffect::TakeSnapshot => {
                     let index = self.machines[at].applied;

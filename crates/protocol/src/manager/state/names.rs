@@ -139,7 +139,7 @@ impl Topology {
         if std::mem::replace(&mut record.write_policy, policy) == policy {
             return Ok(Outcome::Already);
         }
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     /// Its epoch stays: the rules do not decide how objects are stored.
@@ -157,7 +157,7 @@ impl Topology {
             return Ok(Outcome::Already);
         }
         record.cors = rules;
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     /// Its epoch stays: a proxy waits for the regions after the put.
@@ -169,7 +169,7 @@ impl Topology {
         if std::mem::replace(&mut record.regions, regions) == regions {
             return Ok(Outcome::Already);
         }
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     /// Refuses a former gateway, which may not know that another has taken its place.
@@ -184,7 +184,7 @@ impl Topology {
         }
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
         record.set_home(expected, next)?;
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     pub(super) fn adopt_bucket(
@@ -199,7 +199,7 @@ impl Topology {
         self.create_bucket(name.clone(), None, created_ms)?;
         let record = self.buckets.get_mut(&name).expect("it was made");
         record.home = Some(home);
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     /// A bucket that is to be local from the beginning is created so: other regions never learn of it.
@@ -214,7 +214,7 @@ impl Topology {
         if !record.set_local(is_local)? {
             return Ok(Outcome::Already);
         }
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     /// Refuses a former gateway: regions that it asked may have answered another one since.
@@ -255,7 +255,7 @@ impl Topology {
         }
         record.state = BucketState::Deleting;
         record.epoch = Epoch(record.epoch.0 + 1);
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     /// Refuses a former gateway: the list of regions may have changed since those closed the bucket.
@@ -294,7 +294,7 @@ impl Topology {
         }
         record.state = BucketState::Live;
         record.epoch = Epoch(epoch.0 + 1);
-        Ok(told(record))
+        Ok(bucket_outcome(record))
     }
 
     pub(super) fn add_token(&mut self, hash: [u8; 32], expires_ms: u64) -> Applied {
@@ -327,6 +327,6 @@ impl Topology {
 }
 
 /// The outcome that has a bucket's record.
-fn told(record: &BucketRecord) -> Outcome {
+fn bucket_outcome(record: &BucketRecord) -> Outcome {
     Outcome::Bucket(Box::new(BucketRecord { cors: None, ..record.clone() }))
 }

@@ -175,9 +175,9 @@ impl MapGathering {
     pub fn end(self, changes: Option<&MapChanges>) -> Result<(Topology, u64), BadChanges> {
         assert!(self.next.is_none(), "all pages are here");
         assert!(changes.is_some() || self.lacks().is_none(), "changes are lacking");
-        let Self { gathered: Taking { map, sum, .. }, first, last, sum: told, .. } = self;
+        let Self { gathered: Taking { map, sum, .. }, first, last, sum: expected_sum, .. } = self;
         let (map, sum) = match changes {
-            None if sum != told => return Err(BadChanges::Sum),
+            None if sum != expected_sum => return Err(BadChanges::Sum),
             None => (map.with_rest(last), sum),
             Some(changes) => {
                 let (map, sum, _) = map.with_rest(first).changed(sum, changes)?;

@@ -27,7 +27,7 @@ fn knows(from: RegionId, known: Option<Home>) -> Event {
 }
 
 fn yours(from: RegionId, home: Home, is_level: bool) -> Event {
-    Event::Answered(from, Some(HomeAnswer::Yours { home: home.told(), is_level }))
+    Event::Answered(from, Some(HomeAnswer::Yours { home: home.as_remote(), is_level }))
 }
 
 #[test]
@@ -69,7 +69,11 @@ fn a_region_learns_from_others_that_it_is_the_home() {
     ] {
         assert_eq!(is_owed(US, known.as_ref(), given), owed, "{known:?}");
         assert!(!is_owed(JP, known.as_ref(), given), "it is another's");
-        assert_eq!(heard(US, known.as_ref(), given), None, "its own terms come from who gave it");
+        assert_eq!(
+            merge_home(US, known.as_ref(), given),
+            None,
+            "its own terms come from who gave it"
+        );
     }
     assert!(!is_owed(US, None, home(3, US, HomeState::Nowhere)));
     // So it asks, and the answer is that of the first time.
@@ -187,16 +191,24 @@ fn only_who_has_the_home_gives_it_and_says_again_that_it_did() {
 
 #[test]
 fn what_others_tell_replaces_older_records_but_not_ones_own_home() {
-    let told = home(5, JP, HomeState::Here);
+    let reported = home(5, JP, HomeState::Here);
     let elsewhere = Some(home(5, JP, HomeState::Elsewhere));
-    assert_eq!(heard(US, None, told), elsewhere);
-    assert_eq!(heard(US, Some(&home(4, EU, HomeState::Given)), told), elsewhere);
-    assert_eq!(heard(US, Some(&home(5, JP, HomeState::Elsewhere)), told), None);
-    assert_eq!(heard(US, Some(&home(6, EU, HomeState::Nowhere)), told), None, "it is older");
-    assert_eq!(heard(US, Some(&home(4, US, HomeState::Here)), told), None);
-    assert_eq!(heard(US, Some(&home(4, US, HomeState::Claimed(true))), told), None);
-    assert_eq!(heard(JP, None, told), None, "nobody else knows better");
+    assert_eq!(merge_home(US, None, reported), elsewhere);
+    assert_eq!(merge_home(US, Some(&home(4, EU, HomeState::Given)), reported), elsewhere);
+    assert_eq!(merge_home(US, Some(&home(5, JP, HomeState::Elsewhere)), reported), None);
+    assert_eq!(
+        merge_home(US, Some(&home(6, EU, HomeState::Nowhere)), reported),
+        None,
+        "it is older"
+    );
+    assert_eq!(merge_home(US, Some(&home(4, US, HomeState::Here)), reported), None);
+    assert_eq!(merge_home(US, Some(&home(4, US, HomeState::Claimed(true))), reported), None);
+    assert_eq!(merge_home(JP, None, reported), None, "nobody else knows better");
     let nowhere = home(6, JP, HomeState::Nowhere);
-    assert_eq!(heard(JP, None, nowhere), Some(nowhere), "as before it lost its record");
-    assert_eq!(heard(US, None, home(u64::MAX, JP, HomeState::Elsewhere)), None, "no count ends");
+    assert_eq!(merge_home(JP, None, nowhere), Some(nowhere), "as before it lost its record");
+    assert_eq!(
+        merge_home(US, None, home(u64::MAX, JP, HomeState::Elsewhere)),
+        None,
+        "no count ends"
+    );
 }

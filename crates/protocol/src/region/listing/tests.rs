@@ -304,12 +304,12 @@ fn answers_that_are_none_are_known() {
         from: b"a/5".to_vec(),
         keys_max: 2,
     };
-    let told = |key: &str, leaves_out| {
+    let reported = |key: &str, leaves_out| {
         let key = ObjectKey::new(key).unwrap();
         RegionKey { key, at: stamp(1, 1), object: None, leaves_out }
     };
     let answer = |keys: &[(&str, bool)], rest: Option<&str>| {
-        let keys = keys.iter().map(|(key, leaves_out)| told(key, *leaves_out)).collect();
+        let keys = keys.iter().map(|(key, leaves_out)| reported(key, *leaves_out)).collect();
         KeysAnswer { keys, rest: rest.map(|rest| rest.as_bytes().to_vec()) }
     };
     let is_right = |keys: &[(&str, bool)], rest| answer(keys, rest).answers(&ask);
@@ -327,7 +327,7 @@ fn answers_that_are_none_are_known() {
         let mut answer = KeysAnswer::default();
         for at in 0..count {
             let object = object.clone().map(Box::new);
-            answer.keys.push(RegionKey { object, ..told(&format!("ab{at:05}"), false) });
+            answer.keys.push(RegionKey { object, ..reported(&format!("ab{at:05}"), false) });
         }
         answer
     };

@@ -81,7 +81,7 @@ fn of_a_register() -> impl Strategy<Value = Entry> {
     })
 }
 
-fn told() -> impl Strategy<Value = (Slot, Vec<Entry>)> {
+fn entries() -> impl Strategy<Value = (Slot, Vec<Entry>)> {
     let many = 1..7;
     prop_oneof![
         prop::collection::vec(of_a_version(), many.clone())
@@ -92,7 +92,7 @@ fn told() -> impl Strategy<Value = (Slot, Vec<Entry>)> {
 
 fn join_all<'a>(slot: Slot, mut all: impl Iterator<Item = &'a Entry>) -> Entry {
     let first = all.next().unwrap().clone();
-    all.fold(first, |here, told| join(Planted::default(), slot, &here, told).unwrap())
+    all.fold(first, |here, entries| join(Planted::default(), slot, &here, entries).unwrap())
 }
 
 fn id(slot: Slot, entry: &Entry) -> Id {
@@ -105,7 +105,7 @@ proptest! {
 
     #[test]
     fn any_order_and_any_repeats_of_changes_give_the_same_entry(
-        (slot, all) in told(),
+        (slot, all) in entries(),
         order in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn purged_stays_purged_and_compliance_is_not_shortened((slot, all) in told()) {
+    fn purged_stays_purged_and_compliance_is_not_shortened((slot, all) in entries()) {
         let whole = join_all(slot, all.iter());
         if let Slot::Version(_) = slot {
             prop_assert_eq!(whole.is_purged(), all.iter().any(Entry::is_purged));
@@ -140,28 +140,28 @@ proptest! {
 
     /// The filter leaves out only what would change nothing, and asks for bytes that are not here.
     #[test]
-    fn what_is_not_taken_would_have_changed_nothing((slot, all) in told()) {
-        let (told, here) = all.split_last().unwrap();
+    fn what_is_not_taken_would_have_changed_nothing((slot, all) in entries()) {
+        let (entries, here) = all.split_last().unwrap();
         let here = (!here.is_empty()).then(|| join_all(slot, here.iter()));
-        let held = holding(here.as_ref(), &id(slot, told), false);
+        let held = holding(here.as_ref(), &id(slot, entries), false);
         let Some(here) = here else {
             prop_assert_eq!(held, LocalPart::Nothing);
             return Ok(());
         };
-        let joined = join(Planted::default(), slot, &here, told).unwrap();
+        let joined = join(Planted::default(), slot, &here, entries).unwrap();
         match held {
             LocalPart::All => prop_assert_eq!(&joined, &here),
-            LocalPart::Bytes => prop_assert!(joined.at == here.at || told.bytes() == 0),
-            LocalPart::Nothing => prop_assert_eq!(&joined, told),
+            LocalPart::Bytes => prop_assert!(joined.at == here.at || entries.bytes() == 0),
+            LocalPart::Nothing => prop_assert_eq!(&joined, entries),
         }
     }
 }
 
 #[test]
 fn what_an_origin_that_was_passed_told_is_not_taken_again() {
-    let told = id(Slot::Null, &put(stamp(5, 1), Amendments::default(), &[]));
-    assert_eq!(holding(None, &told, true), LocalPart::All);
-    assert_eq!(holding(None, &told, false), LocalPart::Nothing);
+    let entries = id(Slot::Null, &put(stamp(5, 1), Amendments::default(), &[]));
+    assert_eq!(holding(None, &entries, true), LocalPart::All);
+    assert_eq!(holding(None, &entries, false), LocalPart::Nothing);
 }
 
 #[test]

@@ -138,10 +138,10 @@ impl Pull {
         let count = groups.len() + unnamed.len();
         self.peers.get_mut(&region).expect("it is known").claims += count;
         let claim = |(pg, id)| Claim::new(Source { region, pg }, None, id);
-        for told in groups.into_iter().zip(listed.ids) {
-            self.take(now_ms, claim(told), here, out);
+        for listed_ids in groups.into_iter().zip(listed.ids) {
+            self.take(now_ms, claim(listed_ids), here, out);
         }
-        unnamed.into_iter().for_each(|told| self.keep_unnamed(now_ms, claim(told)));
+        unnamed.into_iter().for_each(|listed_ids| self.keep_unnamed(now_ms, claim(listed_ids)));
         self.end_if_listed(now_ms, region, out);
     }
 
@@ -165,7 +165,7 @@ impl Pull {
                 let JournalState::Void(resume) = stream.course else {
                     unreachable!("a journal is void until its comparison is over")
                 };
-                (stream.course, stream.told) = (JournalState::Compared, resume);
+                (stream.course, stream.position) = (JournalState::Compared, resume);
             }
             // All keys were walked over, so it listed what earlier ones had passed over.
             let mut missed = over.missed.get(&source.pg).copied().unwrap_or_default();

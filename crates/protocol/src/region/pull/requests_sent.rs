@@ -40,7 +40,7 @@ impl Pull {
         }
     }
 
-    pub(super) fn told(
+    pub(super) fn take_batches(
         &mut self,
         now_ms: u64,
         request: u64,
@@ -54,7 +54,7 @@ impl Pull {
         }) else {
             return;
         };
-        for (pg, told) in pgs {
+        for (pg, reply) in pgs {
             let source = Source { region, pg };
             // An answer about another PG does not count, nor does a second one.
             let Some(at) = asked.iter().position(|asked| *asked == pg) else { continue };
@@ -62,20 +62,20 @@ impl Pull {
             let Some(stream) = self.streams.get_mut(&source) else { continue };
             (stream.is_heard, stream.heard_ms) = (true, now_ms);
             let unnamed = unnamed.remove(&pg).unwrap_or_default();
-            let told = told.and_then(|batch| match has_lost(stream, &batch, &unnamed) {
+            let reply = reply.and_then(|batch| match has_lost(stream, &batch, &unnamed) {
                 true => Err(Void { why: VoidReason::Ahead, resume: batch.token }),
                 false => Ok(batch),
             });
-            match told {
+            match reply {
                 Err(void) => {
                     self.wait_for_comparison(source, void.resume);
                     out.push(Effect::Alarm(Alarm::Void { source, void }));
                 }
-                Ok(batch) if !follows(stream.told, &batch, &unnamed) => {
+                Ok(batch) if !follows(stream.position, &batch, &unnamed) => {
                     out.push(Effect::Alarm(Alarm::Unsound { region }));
                 }
                 Ok(batch) => {
-                    (stream.told, stream.left) = (batch.token, batch.left);
+                    (stream.position, stream.left) = (batch.token, batch.left);
                     self.claim((now_ms, source), (batch.ids, unnamed), here, out);
                 }
             }
@@ -99,10 +99,10 @@ impl Pull {
         let peer = self.peers.get_mut(&source.region).expect("it is known");
         peer.claims += ids.len() + unnamed.len();
         let claim = |(op, id)| Claim::new(source, Some(Position { op, era }), id);
-        for told in ids {
-            self.take(now_ms, claim(told), here, out);
+        for reply in ids {
+            self.take(now_ms, claim(reply), here, out);
         }
-        unnamed.into_iter().for_each(|told| self.keep_unnamed(now_ms, claim(told)));
+        unnamed.into_iter().for_each(|reply| self.keep_unnamed(now_ms, claim(reply)));
         self.streams.get_mut(&source).expect("it was there").move_token(source, out);
     }
 
@@ -161,7 +161,7 @@ impl Pull {
         streams.truncate(REGION_REQUEST_PGS_MAX);
         let pgs: Vec<_> = streams
             .iter()
-            .map(|(source, stream)| (source.pg, stream.told, stream.settled))
+            .map(|(source, stream)| (source.pg, stream.position, stream.settled))
             .collect();
         if pgs.is_empty() {
             return;

@@ -14,7 +14,7 @@ pub(super) struct Stream {
     /// All up to here is settled.
     pub(super) settled: Token,
     /// The region has told ids up to here.
-    pub(super) told: Token,
+    pub(super) position: Token,
     /// Outcomes and bytes behind that, as the region said.
     pub(super) left: (u64, u64),
     /// Positions of this era whose claims are not settled, each with the print that was told there.
@@ -63,7 +63,7 @@ impl Stream {
     pub(super) fn new(now_ms: u64, settled: Token) -> Self {
         Self {
             settled,
-            told: settled,
+            position: settled,
             left: (0, 0),
             open: BTreeMap::new(),
             era: 0,
@@ -93,7 +93,7 @@ impl Stream {
     fn through(&self) -> OpSeq {
         let first =
             self.open.keys().next().copied().into_iter().chain(self.skipped.map(|it| it.first));
-        first.map(|first| OpSeq(first.0 - 1)).fold(self.told.through, OpSeq::min)
+        first.map(|first| OpSeq(first.0 - 1)).fold(self.position.through, OpSeq::min)
     }
 
     /// Moves the token as far as claims are settled.
@@ -122,7 +122,7 @@ impl Stream {
     pub(super) fn skip(&mut self, op: OpSeq, bytes: u64, lack: Lack) {
         assert!(!self.is_void(), "a journal that is void has no positions");
         let was_open = self.open.remove(&op).is_some();
-        assert!(was_open, "what is passed over was told");
+        assert!(was_open, "what is passed over was position");
         let none = Skipped { first: op, count: 0, bytes: 0, lacks: Lacks::default() };
         let skipped = self.skipped.get_or_insert(none);
         skipped.first = skipped.first.min(op);
@@ -134,7 +134,7 @@ impl Stream {
     /// Goes back to what was passed over.
     pub(super) fn go_back(&mut self) {
         let Some(Skipped { first, count, bytes, .. }) = self.skipped.take() else { return };
-        self.told = Token { through: OpSeq(first.0 - 1) };
+        self.position = Token { through: OpSeq(first.0 - 1) };
         self.left = (self.left.0.saturating_add(count), self.left.1.saturating_add(bytes));
     }
 }

@@ -100,10 +100,10 @@ impl Site {
         asked.expect("it is asked for ids")
     }
 
-    fn tell(&mut self, of: u16, pg: u32, told: &[(u64, &Entry)]) {
+    fn tell(&mut self, of: u16, pg: u32, ids_of: &[(u64, &Entry)]) {
         let request = self.asked(of);
-        let ids: Vec<_> = told.iter().map(|(op, entry)| (OpSeq(*op), id(entry))).collect();
-        let last = told.last().map_or(OpSeq(0), |(op, _)| OpSeq(*op));
+        let ids: Vec<_> = ids_of.iter().map(|(op, entry)| (OpSeq(*op), id(entry))).collect();
+        let last = ids_of.last().map_or(OpSeq(0), |(op, _)| OpSeq(*op));
         let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
         self.step(Event::Told {
             request,
@@ -313,12 +313,12 @@ fn object(region: u16, op: u64, ms: u64, size: u64) -> Entry {
 fn site_with_base(of: &[u16]) -> (Site, Name, Base) {
     let sources: Vec<_> = of.iter().map(|region| (*region, 0)).collect();
     let mut site = Site::new(&sources, 1 << 20);
-    let (here, told) = (object(2, 1, 10, 300), object(2, 2, 20, 400));
+    let (here, ids_of) = (object(2, 1, 10, 300), object(2, 2, 20, 400));
     let null = Name { slot: Slot::Null, ..name(&here) };
     site.here.0.insert(null.clone(), here.clone());
     for region in of {
         let (request, last) = (site.asked(*region), OpSeq(2));
-        let ids = vec![(last, told.id(null.clone()))];
+        let ids = vec![(last, ids_of.id(null.clone()))];
         let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
         site.step(Event::Told {
             request,
@@ -474,8 +474,8 @@ fn a_region_that_lacks_a_base_of_which_it_was_not_told_is_not_asked_again_at_onc
 fn what_is_joined_is_looked_up_only_for_claims_that_its_region_did_not_make() {
     let mut site = Site::new(&[(2, 0), (3, 7)], 1 << 20);
     let all: Vec<_> = (1..=50).map(|op| marker(2, 0, op, op)).collect();
-    let told: Vec<_> = (1..).zip(&all).collect();
-    site.tell(2, 0, &told);
+    let ids_of: Vec<_> = (1..).zip(&all).collect();
+    site.tell(2, 0, &ids_of);
     let (_, request, names) = site.fetches().remove(0);
     site.bring(request, &all.iter().collect::<Vec<_>>());
     let joined = Event::Merged { names };
@@ -543,8 +543,8 @@ fn a_region_is_asked_for_no_more_bytes_than_its_budget() {
     // Each id says 100 bytes.
     let mut site = Site::new(&[(2, 0)], 1000);
     let all: Vec<_> = (1..=400).map(|op| marker(2, 0, op, op)).collect();
-    let told: Vec<_> = (1..).zip(&all).collect();
-    site.tell(2, 0, &told);
+    let ids_of: Vec<_> = (1..).zip(&all).collect();
+    site.tell(2, 0, &ids_of);
     let mut entries = 0;
     for second in 0..20 {
         for (_, request, names) in site.fetches() {
@@ -564,8 +564,8 @@ fn a_region_is_asked_for_no_more_bytes_than_its_budget() {
 fn a_region_is_asked_for_less_under_client_load() {
     let mut site = Site::new(&[(2, 0)], 1000);
     let all: Vec<_> = (1..=400).map(|op| marker(2, 0, op, op)).collect();
-    let told: Vec<_> = (1..).zip(&all).collect();
-    site.tell(2, 0, &told);
+    let ids_of: Vec<_> = (1..).zip(&all).collect();
+    site.tell(2, 0, &ids_of);
     let of_seconds = |site: &mut Site, clients: u32| {
         let mut entries = 0;
         for _ in 0..10 {
@@ -613,7 +613,7 @@ fn lagging_journals_are_requested_first_and_in_batches() {
     let (request, first) = asked(&mut site);
     let most = REGION_REQUEST_PGS_MAX as u32;
     assert_eq!(first, (0..most).collect::<Vec<_>>());
-    let told = |left| {
+    let ids_of = |left| {
         let (token, last) = (Token::default(), OpSeq(9));
         Ok(Batch { ids: Vec::new(), token, last, left: (left, 0) })
     };
@@ -621,7 +621,7 @@ fn lagging_journals_are_requested_first_and_in_batches() {
     site.step(Event::Told {
         request,
         unnamed: BTreeMap::new(),
-        pgs: vec![(PgId(13), told(4)), (PgId(2), told(0))],
+        pgs: vec![(PgId(13), ids_of(4)), (PgId(2), ids_of(0))],
     });
     let (_, second) = asked(&mut site);
     assert_eq!(second[..2], [13, most], "then those that were not asked for the longest time");
@@ -677,10 +677,10 @@ fn a_region_whose_changes_cannot_be_taken_holds_up_no_other() {
     let ahead_ms = START_MS + 10 * REGION_CLOCK_AHEAD_MS_MAX;
     for op in (0..3 * REGION_STUCK_MAX as u64).step_by(REGION_REQUEST_IDS_MAX) {
         let last = op + REGION_REQUEST_IDS_MAX as u64;
-        let told: Vec<_> = (op + 1..=last).map(|op| marker(2, 0, op, ahead_ms + op)).collect();
+        let ids_of: Vec<_> = (op + 1..=last).map(|op| marker(2, 0, op, ahead_ms + op)).collect();
         let request = site.asked(2);
         site.effects();
-        let ids = told.iter().map(|it| (it.origin.op.seq, id(it))).collect();
+        let ids = ids_of.iter().map(|it| (it.origin.op.seq, id(it))).collect();
         let (token, last) = (Token { through: OpSeq(last) }, OpSeq(last + 9));
         let batch = Batch { ids, token, last, left: (9, 9) };
         site.step(Event::Told {
@@ -702,7 +702,7 @@ fn a_region_whose_changes_cannot_be_taken_holds_up_no_other() {
 fn answers_that_no_region_gives_break_nothing() {
     let mut site = Site::new(&[(2, 0)], 1 << 20);
     let (first, second) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
-    let told = |ids: Vec<(u64, &Entry)>, through| {
+    let ids_of = |ids: Vec<(u64, &Entry)>, through| {
         let ids: Vec<_> = ids.into_iter().map(|(op, entry)| (OpSeq(op), id(entry))).collect();
         Batch {
             ids,
@@ -712,10 +712,10 @@ fn answers_that_no_region_gives_break_nothing() {
         }
     };
     let answers = [
-        told(vec![(2, &first), (1, &second)], 2),
-        told(vec![(0, &first)], 2),
-        told(vec![(3, &first)], 2),
-        told((0..1001).map(|at| (at + 1, &first)).collect(), 2000),
+        ids_of(vec![(2, &first), (1, &second)], 2),
+        ids_of(vec![(0, &first)], 2),
+        ids_of(vec![(3, &first)], 2),
+        ids_of((0..1001).map(|at| (at + 1, &first)).collect(), 2000),
     ];
     for batch in answers {
         let request = site.asked(2);
@@ -723,7 +723,7 @@ fn answers_that_no_region_gives_break_nothing() {
         site.step(Event::Told {
             request,
             unnamed: BTreeMap::new(),
-            pgs: vec![(PgId(0), Ok(batch)), (PgId(9), Ok(told(vec![], 5)))],
+            pgs: vec![(PgId(0), Ok(batch)), (PgId(9), Ok(ids_of(vec![], 5)))],
         });
         let all = site.effects();
         let unsound = Effect::Alarm(Alarm::Unsound { region: RegionId(2) });

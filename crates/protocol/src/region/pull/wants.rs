@@ -92,8 +92,8 @@ pub(super) struct Chosen {
 impl Want {
     /// Bytes that a fetch of it from this region is charged for, by that region's word.
     fn bytes_from(&self, region: RegionId) -> u64 {
-        let told = self.claims.iter().filter(|claim| claim.region == region);
-        let most = told.map(|claim| claim.id.bytes).max().unwrap_or(0);
+        let reported = self.claims.iter().filter(|claim| claim.region == region);
+        let most = reported.map(|claim| claim.id.bytes).max().unwrap_or(0);
         // It is known once it comes whether it grew out of a base.
         if self.need.has_bytes() { most } else { 0 }
     }
@@ -332,16 +332,16 @@ impl Pull {
             self.back_off(now_ms, region);
         }
         // Of a name that comes twice the first counts.
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         for (name, entry) in entries {
-            told.entry(name).or_insert(entry);
+            reported.entry(name).or_insert(entry);
         }
         let [untaken, withheld, baseless, changed] =
             lists.map(|names| names.iter().collect::<BTreeSet<&Name>>());
         for RequestedEntry { name, claims, need, .. } in asked {
             let is_baseless = baseless.contains(&name);
             let has_base = matches!(need, Need::Bytes(Some(_)));
-            match told.remove(&name) {
+            match reported.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
                 None if is_baseless || withheld.contains(&name) => {
                     self.hold_of(now_ms, &name, region, has_base && is_baseless);

@@ -208,10 +208,10 @@ fn what_the_page_cache_answers_makes_reads_quicker_that_are_to_be_expected() {
     let begun = begins(&mut disk, Urgency::Client);
     disk.served(8_000, begun, true);
     (0..200).for_each(|_| disk.answered_by_cache(BYTES));
-    let told = disk.report(0).service_us[0];
-    assert!((1..1_000).contains(&told), "{told}");
+    let reported = disk.report(0).service_us[0];
+    assert!((1..1_000).contains(&reported), "{reported}");
     let begun = [Urgency::Repair, Urgency::Scrub].map(|urgency| begins(&mut disk, urgency));
-    assert_eq!(disk.report(0).service_us[0], told, "clients' reads alone count");
+    assert_eq!(disk.report(0).service_us[0], reported, "clients' reads alone count");
     for begun in begun {
         disk.served(0, begun, false);
     }

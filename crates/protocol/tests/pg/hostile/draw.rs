@@ -477,7 +477,7 @@ impl Draw {
             attributes: self.checksumless(),
         };
         match self.below(18) {
-            16 | 17 => Call::RemoteChange(Box::new(self.told(pg))),
+            16 | 17 => Call::RemoteChange(Box::new(self.remote_change(pg))),
             0..=2 => Call::Put(Box::new(PutCall {
                 request,
                 bucket,

@@ -78,7 +78,7 @@ impl Draw {
     }
 
     /// Draws a word of another region.
-    pub(super) fn told(&mut self, pg: &Pg) -> RemoteChange {
+    pub(super) fn remote_change(&mut self, pg: &Pg) -> RemoteChange {
         let (request, bucket, epoch, key) = (self.request(), BUCKET, EPOCH, self.key());
         let at = self.stamp();
         let region = if self.odd() { RegionId(9) } else { at.region };

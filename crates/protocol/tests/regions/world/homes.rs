@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::region::home::{
-    Effect, Event, HomeAnswer, HomeRequest, Reply, Taking, ended, heard, is_owed, reply,
+    Effect, Event, HomeAnswer, HomeRequest, Reply, Taking, ended, is_owed, merge_home, reply,
 };
 use larder_protocol::region::{Entry, Name, Slot};
 use larder_types::home::decider;
@@ -124,7 +124,7 @@ impl World {
             return Ok(());
         }
         if let Some(home) = self.sites[at].disk.home {
-            self.send(id, other, Message::Home(Word::Told(home.told())));
+            self.send(id, other, Message::Home(Word::Told(home.as_remote())));
         }
         if self.now_ms < self.homes_until_ms() {
             if self.home_rng.one_in(15) {
@@ -231,7 +231,7 @@ impl World {
             }
             Word::Told(home) => self.hear_home(at, home),
             Word::AskBucket if self.sites[at].disk.has_bucket => {
-                let home = self.sites[at].disk.home.map(Home::told);
+                let home = self.sites[at].disk.home.map(Home::as_remote);
                 self.send(id, from, Message::Home(Word::Bucket(home)));
             }
             Word::AskBucket => {}
@@ -239,18 +239,18 @@ impl World {
                 let disk = &mut self.sites[at].disk;
                 if !disk.has_bucket {
                     disk.has_bucket = true;
-                    disk.home = home.and_then(|home| heard(id, None, home));
+                    disk.home = home.and_then(|home| merge_home(id, None, home));
                 }
             }
         }
     }
 
-    fn hear_home(&mut self, at: usize, told: Home) {
+    fn hear_home(&mut self, at: usize, reported: Home) {
         let site = &mut self.sites[at];
-        if site.disk.has_bucket && is_owed(site.id, site.disk.home.as_ref(), told) {
+        if site.disk.has_bucket && is_owed(site.id, site.disk.home.as_ref(), reported) {
             site.homes.is_owed = true;
         }
-        if let Some(next) = heard(site.id, site.disk.home.as_ref(), told)
+        if let Some(next) = merge_home(site.id, site.disk.home.as_ref(), reported)
             && site.disk.has_bucket
         {
             site.disk.home = Some(next);
@@ -288,7 +288,7 @@ impl World {
             }
         };
         let is_level = site.has_passed(from, true) || site.bug.home_lacks_changes;
-        HomeAnswer::Yours { home: home.told(), is_level }
+        HomeAnswer::Yours { home: home.as_remote(), is_level }
     }
 
     /// A client makes a lock, if its region decides and has none.
@@ -310,21 +310,21 @@ impl World {
         }
         let made = |it: &&Acknowledged| it.name == name && !it.is_lost;
         if has_home && let Some(before) = self.judge.acknowledged.iter().find(made) {
-            let (by, told) = (before.region, before.told.at);
+            let (by, reported) = (before.region, before.entry.at);
             return Err(format!(
-                "region {id}, the home, makes {name:?}, as region {by} did at {told}"
+                "region {id}, the home, makes {name:?}, as region {by} did at {reported}"
             ));
         }
         let pg = pg_of(&name, self.sites[at].pgs());
         let (stamp, origin) = self.sites[at].next(self.now_ms, pg, &mut self.home_rng);
         let what = object(stamp, &mut self.home_rng);
-        let told = Entry { at: stamp, origin, what };
-        self.sites[at].keep(&name, &told, Some(origin.op.seq))?;
+        let reported = Entry { at: stamp, origin, what };
+        self.sites[at].keep(&name, &reported, Some(origin.op.seq))?;
         self.counts.locks += u64::from(has_home);
         self.judge.acknowledged.push(Acknowledged {
             region: id,
             name,
-            told,
+            entry: reported,
             stamp,
             at_ms: self.now_ms,
             is_lost: false,

@@ -28,8 +28,8 @@ impl World {
         match event {
             Event::Told { request, mut pgs, .. } if lacks_bucket => {
                 let mut unnamed = BTreeMap::new();
-                for (pg, told) in &mut pgs {
-                    let Ok(batch) = told else { continue };
+                for (pg, reported) in &mut pgs {
+                    let Ok(batch) = reported else { continue };
                     let lacked = batch.ids.extract_if(.., |(_, id)| is_lacked(id));
                     unnamed.insert(*pg, lacked.collect());
                 }

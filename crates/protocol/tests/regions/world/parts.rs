@@ -44,8 +44,8 @@ impl Site {
     }
 
     /// The event for the machine, and true if a part has come that is not the last.
-    pub fn take_part(&mut self, now_ms: u64, told: PartReply) -> (Event, bool) {
-        let PartReply { ask: PartAsk { request, name, from, .. }, entry, bytes } = told;
+    pub fn take_part(&mut self, now_ms: u64, reported: PartReply) -> (Event, bool) {
+        let PartReply { ask: PartAsk { request, name, from, .. }, entry, bytes } = reported;
         let mut fetched = Fetched { received_bytes: bytes, ..Fetched::default() };
         let Some(entry) = entry else {
             fetched.entries.push((name, None));

@@ -277,18 +277,18 @@ impl Copies {
         let CopyOrder { chunk, grant, extents, .. } = order;
         let (lv, len) = (chunk.lv, chunk.len);
         let bytes = len as usize;
-        let (told, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let reads = self.node.reads.clone();
         reads.write_begins(bytes);
         let written = move |result| {
             drop(turn);
             reads.write_ends(bytes);
             // It fails if the order was cancelled.
-            let _unwanted = told.send(result);
+            let _unwanted = sender.send(result);
         };
         let action = Action::Write { lv, grant: *grant, extents: extents.clone(), data, len };
         self.node.server.perform(action, bytes, Box::new(written));
-        match heard.await {
+        match receiver.await {
             Ok(Ok(Answer::Written)) => Ok(CopyEnd::Durable),
             Ok(Err(Refusal::Busy)) => Err(Busy),
             Ok(Err(Refusal::Full)) => Ok(CopyEnd::Full),

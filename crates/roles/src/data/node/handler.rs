@@ -107,7 +107,7 @@ impl Handler<DataService> for DataHandler {
     fn message(&self, from: &PeerIdentity, message: DataMessage, _payload: Bytes) {
         let DataMessage::Manager(message) = message;
         if from.subject.roles.has(Role::Manager) {
-            self.node.told(&message);
+            self.node.receive_order(&message);
         } else {
             tracing::warn!(from = %from.subject, "refused a message that only managers may send");
         }

@@ -119,7 +119,7 @@ impl DataNode {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn told(self: &Arc<Self>, message: &ManagerMessage) {
+    pub fn receive_order(self: &Arc<Self>, message: &ManagerMessage) {
         if let (ManagerMessage::WhoAreYou, Some(presence)) = (message, self.presence.get()) {
             return presence.who_are_you();
         }
@@ -136,7 +136,7 @@ impl DataNode {
                 message.clone(),
                 move |order| {
                     if let Some(node) = node.upgrade() {
-                        node.told(&order);
+                        node.receive_order(&order);
                     }
                 },
             );

@@ -298,11 +298,11 @@ impl Maps {
             _ => None,
         };
         drop(shown);
-        let told = match shared.filter(|_| is_ours) {
+        let reported = match shared.filter(|_| is_ours) {
             Some(shared) => shared,
             None => changes.and_then(|changes| newest.share((known, checks), &changes)),
         };
-        if let Some(changes) = told {
+        if let Some(changes) = reported {
             return Later::Changes(changes);
         }
         let lvs = newest.map.lvs.len();
@@ -473,15 +473,15 @@ mod tests {
             ..Topology::default()
         };
         (1..=3).for_each(|version| publisher.publish(map(version, 10)));
-        let told = |known| {
+        let reported = |known| {
             let requester = asker(Role::Data);
             match maps.since((MapVersion(known), None), &requester, PROTOCOL_MAP_CHANGES) {
                 Later::Changes(changes) => changes,
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(told(2).as_ptr(), told(2).as_ptr());
-        assert_ne!(told(1), told(2));
+        assert_eq!(reported(2).as_ptr(), reported(2).as_ptr());
+        assert_ne!(reported(1), reported(2));
         // Changes that are too long, and so is the map.
         let since =
             |known| maps.since((MapVersion(known), None), &asker(Role::Data), PROTOCOL_MAP_CHANGES);
@@ -561,20 +561,20 @@ mod tests {
             let encoded = Published::new(map, 0).encoded_for(protocol, true);
             Topology::decode(&encoded).unwrap().buckets[&name].clone()
         };
-        let told = |protocol| {
+        let reported = |protocol| {
             let record = read(&record, protocol);
             (record.regions, record.home.is_some(), (record.epoch, record.state))
         };
-        assert_eq!(told(PROTOCOL_HOMES), (2, true, (Epoch(1), BucketState::Live)));
+        assert_eq!(reported(PROTOCOL_HOMES), (2, true, (Epoch(1), BucketState::Live)));
         let refused = (Epoch(0), BucketState::Deleting);
-        assert_eq!(told(PROTOCOL_HOMES - 1), (2, false, refused), "it would decide by itself");
-        assert_eq!(told(PROTOCOL_POSITIONS - 1), (1, false, refused));
+        assert_eq!(reported(PROTOCOL_HOMES - 1), (2, false, refused), "it would decide by itself");
+        assert_eq!(reported(PROTOCOL_POSITIONS - 1), (1, false, refused));
         for sharing in [Sharing::Local, Sharing::Opening, Sharing::Renewing] {
             let local = BucketRecord { home: None, sharing, ..record.clone() };
             assert_eq!(read(&local, PROTOCOL_LOCAL), local);
             let older = read(&local, PROTOCOL_LOCAL - 1);
-            let told = (older.sharing, (older.epoch, older.state));
-            assert_eq!(told, (Sharing::All, refused), "it would tell other regions of it");
+            let reported = (older.sharing, (older.epoch, older.state));
+            assert_eq!(reported, (Sharing::All, refused), "it would tell other regions of it");
         }
         let rule = CorsRule {
             id: None,

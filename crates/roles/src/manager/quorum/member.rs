@@ -453,7 +453,7 @@ impl<A> Member<A> {
                 QuorumEffect::Apply(index, command) => {
                     let command: Command = decode("a command of the managers", &command)
                         .map_err(|error| ManagerError::Unreadable(error.to_string()))?;
-                    let told = tracing::enabled!(tracing::Level::DEBUG).then(|| command.clone());
+                    let logged = tracing::enabled!(tracing::Level::DEBUG).then(|| command.clone());
                     let before = self.map.cluster_version;
                     let applied = self.map.apply(index, command);
                     let version = self.map.cluster_version;
@@ -463,7 +463,7 @@ impl<A> Member<A> {
                             self.begin_timeline();
                         }
                     }
-                    if let Some(command) = told {
+                    if let Some(command) = logged {
                         tracing::debug!(
                             index = index.0,
                             ?command,

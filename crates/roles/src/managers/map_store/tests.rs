@@ -54,7 +54,7 @@ async fn the_latest_map_is_kept_and_one_that_lacks_something_is_refused() {
     assert_eq!(map_store.version(), MapVersion(6));
     assert_eq!(map_store.accept(&map(5)), Ok(false), "answers of two managers may cross");
     let map_store = open(&disk);
-    let older = OlderMap { told: 5, kept: 6 };
+    let older = OlderMap { newest: 5, kept: 6 };
     assert_eq!(map_store.accept(&map(5)), Err(older));
     assert!(!older.is_of_another_history(), "a manager may be behind");
     assert_eq!(kept(&disk).map, map(6), "it is not replaced");
@@ -64,7 +64,7 @@ async fn the_latest_map_is_kept_and_one_that_lacks_something_is_refused() {
         Topology { timelines, ..map(version) }
     };
     assert_eq!(map_store.accept(&of_timeline(1, 8)), Ok(true), "it counts before it is kept");
-    let other = OlderMap { told: 9, kept: 8 };
+    let other = OlderMap { newest: 9, kept: 8 };
     assert_eq!(map_store.accept(&of_timeline(2, 9)), Err(other));
     assert!(other.is_of_another_history());
     assert_eq!(map_store.accept(&of_timeline(1, 9)), Ok(true));
@@ -87,7 +87,7 @@ async fn a_mark_of_the_release_before_counts_until_all_servers_keep_maps() {
     // Cluster 1, version 6, nothing else.
     replace_file(&*disk, "", MARK_FILE, &[1, 1, 6, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     let map_store = open(&disk);
-    assert_eq!(map_store.accept(&map(5)), Err(OlderMap { told: 5, kept: 6 }));
+    assert_eq!(map_store.accept(&map(5)), Err(OlderMap { newest: 5, kept: 6 }));
     keep(&map_store, map(7)).await.unwrap();
     assert!(read_file(&*disk, MARK_FILE).is_ok(), "the release before may come back");
     let cluster_version = TIMELINES_VERSION;

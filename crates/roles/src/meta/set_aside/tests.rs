@@ -152,7 +152,7 @@ struct Showing {
     maps: Mutex<Vec<Topology>>,
     since: Instant,
     silent: Duration,
-    told: Mutex<Vec<ServerMessage>>,
+    reported: Mutex<Vec<ServerMessage>>,
 }
 
 impl Managers for Showing {
@@ -177,13 +177,13 @@ impl Managers for Showing {
     }
 
     fn send_message(&self, message: ServerMessage) {
-        self.told.lock().push(message);
+        self.reported.lock().push(message);
     }
 }
 
 impl Showing {
     fn new(maps: Vec<Topology>, silent: Duration) -> Self {
-        Self { maps: Mutex::new(maps), since: Instant::now(), silent, told: Mutex::default() }
+        Self { maps: Mutex::new(maps), since: Instant::now(), silent, reported: Mutex::default() }
     }
 }
 
@@ -203,7 +203,7 @@ async fn try_aside(
     let damage = OpenError::DamagedBefore("rot".to_owned());
     let here = (&disk as &dyn Disk, dir.path());
     let aside = set_index_aside(here, &managers, (ME, "x"), &damage).await;
-    (dir, aside, managers.told.into_inner())
+    (dir, aside, managers.reported.into_inner())
 }
 
 fn is_as_it_was(dir: &tempfile::TempDir) -> bool {
@@ -216,8 +216,8 @@ async fn it_waits_until_its_groups_go_on_without_it() {
     let member = || map(&[0, 1, 2], &[0, 1, 2]);
     let maps = vec![member(), member(), map(&[0, 1], &[0, 1])];
     let began = Instant::now();
-    let (dir, aside, told) = try_aside(maps, Duration::ZERO).await;
-    assert_eq!(told, [], "its groups let it go by themselves");
+    let (dir, aside, reported) = try_aside(maps, Duration::ZERO).await;
+    assert_eq!(reported, [], "its groups let it go by themselves");
     assert!(began.elapsed() >= Duration::from_secs(2));
     assert_eq!(aside.unwrap().folder, "index-set-aside-x");
     let folder = dir.path().join("index-set-aside-x");
@@ -232,23 +232,26 @@ async fn a_group_with_one_other_member_is_asked_to_count_on_it_no_longer() {
     lacks.pgs[0].lacking.insert(ME);
     lacks.pgs[0].qualified.remove(&ME);
     maps.push(lacks);
-    let (_dir, aside, told) = try_aside(maps, Duration::ZERO).await;
+    let (_dir, aside, reported) = try_aside(maps, Duration::ZERO).await;
     assert!(aside.unwrap().is_moved);
     let asked = ServerMessage::Lacks(BootId(3), PgId(0), View(3));
-    assert!((4..=6).contains(&told.len()) && told.iter().all(|it| *it == asked), "{told:?}");
+    assert!(
+        (4..=6).contains(&reported.len()) && reported.iter().all(|it| *it == asked),
+        "{reported:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_all_that_a_group_needs_or_may_need() {
     let needed = |aside| matches!(aside, Err(OpenError::NotSetAside(NotSetAside::Needed(PgId(0)))));
     // The managers do not agree.
-    let (dir, aside, told) = try_aside(vec![map(&[0, 2], &[0, 2])], Duration::ZERO).await;
-    assert!(needed(aside) && is_as_it_was(&dir) && !told.is_empty());
+    let (dir, aside, reported) = try_aside(vec![map(&[0, 2], &[0, 2])], Duration::ZERO).await;
+    assert!(needed(aside) && is_as_it_was(&dir) && !reported.is_empty());
     // It has the last copy, or the others that have all are down.
     for last in [map(&[0, 2], &[2]), down(map(&[0, 2], &[0, 2]), 0)] {
-        let (dir, aside, told) = try_aside(vec![last], Duration::ZERO).await;
+        let (dir, aside, reported) = try_aside(vec![last], Duration::ZERO).await;
         assert!(needed(aside) && is_as_it_was(&dir));
-        assert_eq!(told, [], "it gives up nothing");
+        assert_eq!(reported, [], "it gives up nothing");
     }
     // The map may be from before the server was made a member.
     let old = Duration::from_secs(3600);

@@ -202,7 +202,7 @@ pub(super) fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut
         Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
         Call::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),
         Call::Coalesce(of) => Some((&mut of.request, of.bucket, &mut of.epoch)),
-        Call::RemoteChange(told) => told.in_bucket(),
+        Call::RemoteChange(change) => change.in_bucket(),
         Call::Delete { request, bucket, epoch, .. }
         | Call::CreateUpload { request, bucket, epoch, .. }
         | Call::CompleteUpload { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),

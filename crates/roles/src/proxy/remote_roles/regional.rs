@@ -115,10 +115,10 @@ impl RemoteRoles {
         let now = self.journals_of(&map, led, (&tokens, 0, false), wait).await;
         let (mut answered, mut is_news) = (0, false);
         for (pg, now) in now {
-            let JournalReply::Shows(JournalShown { applied, told, .. }) = now else { continue };
+            let JournalReply::Shows(JournalShown { applied, batch, .. }) = now else { continue };
             let Some(token) = tokens.get_mut(&pg) else { continue };
             answered += 1;
-            is_news |= told.map_or(true, |batch| batch.left.0 > 0);
+            is_news |= batch.map_or(true, |batch| batch.left.0 > 0);
             token.through = applied;
         }
         if is_news {

@@ -173,7 +173,7 @@ impl<R: RegionAccess> SourceState<R> {
         let behind = heads.keys().filter_map(|pg| Some((*pg, *tokens.get(pg)?))).collect();
         let ask = JournalRequest { pgs: behind, ids_max: 0, settled: false };
         for (pg, shown) in self.shared().journals(&ask).await? {
-            let has_all = shown.told.is_ok_and(|batch| batch.left.0 == 0);
+            let has_all = shown.batch.is_ok_and(|batch| batch.left.0 == 0);
             if has_all && heads.get(&pg).is_some_and(|head| shown.applied >= *head) {
                 heads.remove(&pg);
             }

@@ -50,7 +50,7 @@ impl<R: RegionAccess> Puller<R> {
             };
             let received_ms = now().steady_ms;
             let is_sound = |count: u32| count.is_power_of_two() && count <= PG_COUNT_MAX;
-            let heard = match said {
+            let received = match said {
                 Ok(hello) if is_sound(hello.pg_count) => {
                     let clock_ms = hello.now_ms;
                     Some((hello.pg_count, ClockReading { sent_ms, received_ms, clock_ms }))
@@ -67,13 +67,13 @@ impl<R: RegionAccess> Puller<R> {
                     None
                 }
             };
-            inbox.send(Message::Hello(region, heard));
+            inbox.send(Message::Hello(region, received));
         });
     }
 
-    pub(super) fn hear_hello(&mut self, region: RegionId, heard: Option<(u32, ClockReading)>) {
-        self.clocks.offsets.answered(region, heard.map(|(_, reading)| reading));
-        if let Some((pg_count, _)) = heard
+    pub(super) fn hear_hello(&mut self, region: RegionId, received: Option<(u32, ClockReading)>) {
+        self.clocks.offsets.answered(region, received.map(|(_, reading)| reading));
+        if let Some((pg_count, _)) = received
             && self.pg_counts.insert(region, pg_count) != Some(pg_count)
         {
             self.shared.watch.answered(region);

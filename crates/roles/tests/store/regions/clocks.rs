@@ -28,7 +28,7 @@ struct Telling {
     skew_ms: AtomicI64,
     /// True if it does not answer at all.
     hangs: bool,
-    told: AtomicU64,
+    report: AtomicU64,
 }
 
 impl Source for Telling {
@@ -36,7 +36,7 @@ impl Source for Telling {
         if self.hangs {
             return std::future::pending().await;
         }
-        self.told.fetch_add(1, Ordering::SeqCst);
+        self.report.fetch_add(1, Ordering::SeqCst);
         let now_ms = wall_ms().saturating_add_signed(self.skew_ms.load(Ordering::SeqCst));
         Ok(Hello { number: self.number, pg_count: 256, now_ms })
     }
@@ -113,8 +113,8 @@ async fn with_stand_in(skew_ms: i64, hangs: bool) -> Pair {
     one.stop();
     let site = RegionEndpoint::open(two.dir.path()).unwrap().unwrap();
     let socket = TcpListener::bind(&two.address).await.unwrap();
-    let (skew_ms, told) = (AtomicI64::new(skew_ms), AtomicU64::new(0));
-    let telling = Arc::new(Telling { number: site.number(), skew_ms, hangs, told });
+    let (skew_ms, report) = (AtomicI64::new(skew_ms), AtomicU64::new(0));
+    let telling = Arc::new(Telling { number: site.number(), skew_ms, hangs, report });
     let listening = site.listen(socket, telling.clone()).unwrap();
     one.start().await;
     Pair { one, telling, _two: two, _listening: listening }
@@ -167,7 +167,7 @@ async fn a_region_that_starts_with_its_clock_ahead_dates_no_change_by_it_and_a_c
     let (dated_ms, before_ms) = pair.dated("right").await;
     assert!(dated_ms >= before_ms && dated_ms <= wall_ms(), "{dated_ms} for {before_ms}");
     assert!(pair.regions().counters().clock_ahead_seconds() < 1.0);
-    assert!(pair.telling.told.load(Ordering::SeqCst) >= 2);
+    assert!(pair.telling.report.load(Ordering::SeqCst) >= 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

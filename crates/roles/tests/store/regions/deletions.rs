@@ -11,7 +11,7 @@ async fn waits_for(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 /// Makes a bucket in one region, and waits until the other has heard of all that it has.
-async fn heard(here: &Region, there: &Region, name: &str) {
+async fn received(here: &Region, there: &Region, name: &str) {
     let name = BucketName::new(name).unwrap();
     here.proxy().create_bucket(&name, None).await.unwrap();
     waits_for("a bucket is not told of", async || there.proxy().bucket(&name).is_ok()).await;
@@ -40,14 +40,14 @@ async fn an_empty_bucket_is_deleted_in_all_regions_and_may_be_made_again() {
     }
     assert_eq!((counted(&one), counted(&two)), ((0, 0), (1, 0)));
     // All names are told again, in both directions.
-    heard(&one, &two, "next").await;
-    heard(&two, &one, "last").await;
+    received(&one, &two, "next").await;
+    received(&two, &one, "last").await;
     for region in [&one, &two] {
         assert!(region.proxy().bucket(&bucket()).is_err(), "it stays away");
         has_no_tombstones(region).await;
     }
     // Under the same name it is another bucket.
-    heard(&one, &two, bucket().as_str()).await;
+    received(&one, &two, bucket().as_str()).await;
     put(one.proxy(), "two", &content(4, 70_000)).await;
     put(two.proxy(), "before", &content(5, 10)).await;
     let all = converged(&[&one, &two]).await;
@@ -95,7 +95,7 @@ async fn a_bucket_that_two_regions_delete_at_once_is_gone_or_stays_in_both() {
     let (mut one, mut two) = two().await;
     for round in 0..8 {
         let name = BucketName::new(&format!("round-{round}")).unwrap();
-        heard(&one, &two, name.as_str()).await;
+        received(&one, &two, name.as_str()).await;
         let deleted =
             tokio::join!(one.proxy().delete_bucket(&name), two.proxy().delete_bucket(&name));
         let is_deleted = deleted.0.is_ok() || deleted.1.is_ok();
@@ -104,8 +104,8 @@ async fn a_bucket_that_two_regions_delete_at_once_is_gone_or_stays_in_both() {
                 matches!(refused, ObjectError::Unavailable { .. } | ObjectError::NoSuchBucket);
             assert!(is_clear, "{refused}");
         }
-        heard(&one, &two, &format!("round-{round}-one")).await;
-        heard(&two, &one, &format!("round-{round}-two")).await;
+        received(&one, &two, &format!("round-{round}-one")).await;
+        received(&two, &one, &format!("round-{round}-two")).await;
         let has = |region: &Region| region.proxy().bucket(&name).is_ok();
         assert!(!is_deleted || !has(&one) && !has(&two), "{deleted:?}");
         waits_for("a bucket is in one region alone", async || has(&one) == has(&two)).await;

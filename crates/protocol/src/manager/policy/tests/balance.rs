@@ -38,8 +38,8 @@ fn one_surplus_copy_of_each_volume_is_removed() {
         }
         let copies: Vec<usize> = world.map.lvs.iter().map(|lv| lv.present().count()).collect();
         assert!(copies.iter().all(|count| *count == 3), "seed {seed}: {copies:?}");
-        let told = world.vacated.iter().map(|(lv, _)| *lv).collect::<BTreeSet<_>>().len();
-        assert_eq!(told, world.vacated.len(), "seed {seed}: {:?}", world.vacated);
+        let reported = world.vacated.iter().map(|(lv, _)| *lv).collect::<BTreeSet<_>>().len();
+        assert_eq!(reported, world.vacated.len(), "seed {seed}: {:?}", world.vacated);
     }
 }
 

@@ -65,14 +65,14 @@ fn after_a_renewal_too_many_the_next_one_is_granted_after_a_confirmation() {
         })
     };
     let granted = |effects: &[PolicyEffect]| -> Vec<u64> {
-        let told = effects.iter().filter_map(|effect| match effect {
+        let reported = effects.iter().filter_map(|effect| match effect {
             PolicyEffect::Tell(to, ManagerMessage::Leases { sent_ms, granted, .. }) => {
                 assert_eq!((*to, &granted[..]), (server, &[(pg, view)][..]));
                 Some(*sent_ms)
             }
             _ => None,
         });
-        told.collect()
+        reported.collect()
     };
     // The world's own questions may be open.
     world.elect(0);
@@ -128,23 +128,23 @@ fn a_renewal_waits_for_the_next_question_unless_its_lease_runs_out_or_is_of_a_ne
     world.now_ms += 1;
     assert_eq!(question(&world.effects(renew(sent_ms, &led[1..]))), None);
     let ticket = question(&world.effects(renew(sent_ms + 1, &led))).expect("one has no lease");
-    let told = world.effects(PolicyEvent::Confirmed(ticket));
+    let reported = world.effects(PolicyEvent::Confirmed(ticket));
     let leases = |effect: &&PolicyEffect| {
         matches!(effect, PolicyEffect::Tell(_, ManagerMessage::Leases { .. }))
     };
-    assert_eq!(told.iter().filter(leases).count(), 2, "and the one that waited goes with it");
+    assert_eq!(reported.iter().filter(leases).count(), 2, "and the one that waited goes with it");
     world.now_ms += 1;
     assert_eq!(question(&world.effects(renew(sent_ms + 2, &led))), None);
     world.now_ms += HEARTBEAT_MS;
     let ticket = question(&world.effects(PolicyEvent::Tick)).expect("it is due");
-    let told = world.effects(PolicyEvent::Confirmed(ticket));
-    assert_eq!(told.iter().filter(leases).count(), 1);
+    let reported = world.effects(PolicyEvent::Confirmed(ticket));
+    assert_eq!(reported.iter().filter(leases).count(), 1);
     // The grant was lost on its way, as the server says.
     world.now_ms += 1;
     assert_eq!(world.effects(PolicyEvent::NotGranted), []);
     let ticket = question(&world.effects(renew(sent_ms + 3, &led))).expect("it does not wait");
-    let told = world.effects(PolicyEvent::Confirmed(ticket));
-    assert_eq!(told.iter().filter(leases).count(), 1);
+    let reported = world.effects(PolicyEvent::Confirmed(ticket));
+    assert_eq!(reported.iter().filter(leases).count(), 1);
 }
 
 #[test]

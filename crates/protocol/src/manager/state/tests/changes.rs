@@ -25,7 +25,7 @@ impl Showing {
     }
 
     /// Has a map of an earlier version take the changes since.
-    fn told(&self, map: &Topology) -> Option<MapChanges> {
+    fn changes_since(&self, map: &Topology) -> Option<MapChanges> {
         let changes = self.recent.since(map.version, &self.shown, true)?;
         Some(MapChanges::decode(&changes.encode()).unwrap())
     }
@@ -60,9 +60,9 @@ proptest! {
         }
         let latest = showing.shown.clone();
         for (map, was_shown) in &maps {
-            let told = showing.told(map);
-            prop_assert_eq!(told.is_some(), map.version < latest.version);
-            let Some(changes) = told else { continue };
+            let changes_since = showing.changes_since(map);
+            prop_assert_eq!(changes_since.is_some(), map.version < latest.version);
+            let Some(changes) = changes_since else { continue };
             match with_changes(map, changes) {
                 // Something changed and changed back between two that were shown.
                 Err(BadChanges::Sum) if !was_shown => {}
@@ -80,13 +80,13 @@ fn a_map_from_between_two_that_were_shown_takes_their_changes_or_is_found_out() 
     let between = log.0.clone();
     log.done(Command::SetWeight(ServerId(1), Weight(8)));
     showing.show(&log.0);
-    let changes = showing.told(&between).unwrap();
+    let changes = showing.changes_since(&between).unwrap();
     assert_eq!(with_changes(&between, changes).unwrap().0, log.0);
     log.done(Command::SetWeight(ServerId(0), Weight(9)));
     let between = log.0.clone();
     log.done(Command::SetWeight(ServerId(0), Weight(7)));
     showing.show(&log.0);
-    let changes = showing.told(&between).unwrap();
+    let changes = showing.changes_since(&between).unwrap();
     assert_eq!(with_changes(&between, changes), Err(BadChanges::Sum));
 }
 
@@ -133,7 +133,7 @@ fn a_change_of_one_volume_is_short_however_large_the_cluster_is() {
         let before = log.0.clone();
         log.done(command.clone());
         showing.show(&log.0);
-        let changes = showing.told(&before).unwrap();
+        let changes = showing.changes_since(&before).unwrap();
         let (short, whole) = (changes.encode().len(), log.0.encode().len());
         assert!(short < most && whole > 7 << 20, "{command:?}: {short} bytes of {whole}");
         assert_eq!(with_changes(&before, changes).unwrap().0, log.0);
@@ -148,7 +148,7 @@ fn changes_of_another_map_or_that_make_none_are_refused() {
     log.lv(&[0, 1, 2]).unwrap();
     let second = log.0.clone();
     showing.show(&second);
-    let changes = showing.told(&first).unwrap();
+    let changes = showing.changes_since(&first).unwrap();
     let other = with_changes(&second, changes.clone());
     assert_eq!(other, Err(BadChanges::OtherMap(first.version)));
     let old = MapChanges { rest: first.encode(), ..changes.clone() };
@@ -166,14 +166,14 @@ fn changes_of_another_map_or_that_make_none_are_refused() {
     third.lvs.push(third.lvs[0].clone());
     third.version = MapVersion(third.version.0 + 1);
     doubled.show(&third);
-    let refused = with_changes(&first, doubled.told(&first).unwrap());
+    let refused = with_changes(&first, doubled.changes_since(&first).unwrap());
     assert!(matches!(refused, Err(BadChanges::Contradiction(_))), "{refused:?}");
     // A change of a server leaves a volume that did not change without its place.
     let mut fourth = second.clone();
     fourth.servers.get_mut(&ServerId(1)).unwrap().disks.clear();
     fourth.version = MapVersion(fourth.version.0 + 1);
     showing.show(&fourth);
-    let refused = with_changes(&second, showing.told(&second).unwrap());
+    let refused = with_changes(&second, showing.changes_since(&second).unwrap());
     assert!(matches!(refused, Err(BadChanges::Contradiction(_))), "{refused:?}");
     // A volume takes the place of one that did not change.
     let mut fifth = Log(second.clone());
@@ -183,7 +183,7 @@ fn changes_of_another_map_or_that_make_none_are_refused() {
     fifth.0.version = MapVersion(before.version.0 + 1);
     let mut showing = Showing::of(&before);
     showing.show(&fifth.0);
-    let refused = with_changes(&before, showing.told(&before).unwrap());
+    let refused = with_changes(&before, showing.changes_since(&before).unwrap());
     assert!(matches!(refused, Err(BadChanges::Contradiction(_))), "{refused:?}");
 }
 
@@ -200,19 +200,19 @@ fn what_changed_too_long_ago_is_not_known_and_what_changes_then_is() {
         log.done(Command::AddServer(new_server(&format!("s{id}")), token));
         showing.show(&log.0);
     }
-    let changes = showing.told(&first).unwrap();
+    let changes = showing.changes_since(&first).unwrap();
     assert_eq!(with_changes(&first, changes).unwrap().0, log.0);
-    assert_eq!(showing.told(&Topology::default()), None);
+    assert_eq!(showing.changes_since(&Topology::default()), None);
     // All groups change.
     let before = log.0.clone();
     log.0.pgs.iter_mut().for_each(|pg| pg.target = ids(&[0]));
     log.done(Command::SetWeight(ServerId(0), Weight(3)));
     showing.show(&log.0);
-    assert_eq!(showing.told(&before), None);
+    assert_eq!(showing.changes_since(&before), None);
     let after = log.0.clone();
     log.done(Command::SetWeight(ServerId(0), Weight(4)));
     showing.show(&log.0);
-    let changed = with_changes(&after, showing.told(&after).unwrap());
+    let changed = with_changes(&after, showing.changes_since(&after).unwrap());
     assert_eq!(changed, Ok((log.0.clone(), log.0.records_sum())));
 }
 
@@ -240,7 +240,7 @@ fn records_that_change_again_and_again_drive_no_others_out() {
         let before = showing.shown.clone();
         let map = change_groups(&mut showing, 0..groups);
         for known in [&first, &before] {
-            let changed = with_changes(known, showing.told(known).unwrap());
+            let changed = with_changes(known, showing.changes_since(known).unwrap());
             assert_eq!(changed, Ok((map.clone(), map.records_sum())));
         }
     }
@@ -256,13 +256,13 @@ fn the_oldest_changes_are_forgotten_first() {
     let (half, all) = (RECENT_PLACES_MAX / 2, first.pgs.len());
     let second = change_groups(&mut showing, 0..half);
     let third = change_groups(&mut showing, half..all);
-    assert!(showing.told(&first).is_some());
+    assert!(showing.changes_since(&first).is_some());
     log.0 = third.clone();
     log.done(Command::SetWeight(ServerId(0), Weight(3)));
     showing.show(&log.0);
-    assert_eq!(showing.told(&first), None, "one more than are remembered");
+    assert_eq!(showing.changes_since(&first), None, "one more than are remembered");
     for known in [&second, &third] {
-        let changed = with_changes(known, showing.told(known).unwrap());
+        let changed = with_changes(known, showing.changes_since(known).unwrap());
         assert_eq!(changed, Ok((log.0.clone(), log.0.records_sum())));
     }
 }
@@ -295,7 +295,7 @@ fn changes_are_encoded_as_ever() {
     log.done(Command::CloseSession(SessionId(301)));
     log.done(Command::RevokeToken(TokenId(0)));
     showing.show(&log.0);
-    let changes = showing.told(&before).unwrap();
+    let changes = showing.changes_since(&before).unwrap();
     assert_eq!(encoded(&changes), changes.encode());
     let hex: String = changes.encode().iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(hex, include_str!("../golden_changes.hex").trim_end());
@@ -309,7 +309,7 @@ fn changes_with_other_bytes_are_refused_or_make_a_sound_map() {
     log.view(0, 0, &[0, 1, 2]).unwrap();
     log.lv(&[0, 1, 2]).unwrap();
     showing.show(&log.0);
-    let bytes = showing.told(&before).unwrap().encode();
+    let bytes = showing.changes_since(&before).unwrap().encode();
     let mut taken = 0;
     for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
         let mut spoiled = bytes.clone();

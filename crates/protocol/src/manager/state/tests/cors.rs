@@ -27,8 +27,8 @@ fn cors_rules_stay_until_they_are_removed_or_their_bucket_is_and_leave_the_epoch
     log.done(Command::CreateBucket(name.clone(), None, 5));
     assert_eq!(log.done(set("photos", None)), Outcome::Already);
     let given = Some(rules(&["*"]));
-    let Outcome::Bucket(told) = log.done(set("photos", given.clone())) else { panic!() };
-    assert_eq!((told.epoch, &told.cors), (Epoch(1), &None), "an answer is short");
+    let Outcome::Bucket(reported) = log.done(set("photos", given.clone())) else { panic!() };
+    assert_eq!((reported.epoch, &reported.cors), (Epoch(1), &None), "an answer is short");
     assert_eq!(log.0.buckets[&name].cors, given);
     assert_eq!(log.done(set("photos", given.clone())), Outcome::Already);
     assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));

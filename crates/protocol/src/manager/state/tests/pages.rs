@@ -146,9 +146,9 @@ fn pages_have_secrets_for_those_alone_that_may_know_them() {
     log.done(Command::RotateRoot(0, root::pair("new"), Keep::Nothing));
     for has_secrets in [true, false] {
         let page = log.0.page(None, log.0.records_sum(), usize::MAX, has_secrets);
-        let told = MapGathering::begin(page).unwrap().end(None).unwrap().0.root.unwrap();
+        let reported = MapGathering::begin(page).unwrap().end(None).unwrap().0.root.unwrap();
         let own = log.0.root.clone().unwrap();
-        assert_eq!(told, if has_secrets { own } else { own.without_secrets() });
+        assert_eq!(reported, if has_secrets { own } else { own.without_secrets() });
     }
 }
 

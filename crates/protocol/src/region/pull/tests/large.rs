@@ -69,11 +69,11 @@ fn an_entry_of_many_bytes_comes_in_parts_and_others_pass_it() {
 #[test]
 fn a_part_resumes_at_any_region_that_sent_the_entry() {
     let mut site = Site::new(&[(2, 0), (3, 0)], 4 * PART_BYTES);
-    let (entry, told) = large(1, 1, 100 * PART_BYTES);
-    tell_of(&mut site, &[&told]);
+    let (entry, reported) = large(1, 1, 100 * PART_BYTES);
+    tell_of(&mut site, &[&reported]);
     let (request, of, bytes_max) = parts(&mut site).remove(0);
     assert_eq!(bytes_max, 4 * PART_BYTES, "a part is no larger");
-    let ids = vec![(OpSeq(1), told)];
+    let ids = vec![(OpSeq(1), reported)];
     let batch = Batch { ids, token: Token { through: OpSeq(1) }, last: OpSeq(1), left: (0, 0) };
     let asked = site.asked(3);
     site.step(Event::Told {
@@ -96,9 +96,9 @@ fn a_part_resumes_at_any_region_that_sent_the_entry() {
 fn only_what_came_is_charged() {
     // Ten seconds' worth is told, and hardly anything comes before the answer breaks off.
     let mut site = Site::new(&[(2, 0)], 1_000);
-    let (broken, told) = large(1, 1, 10_000);
+    let (broken, reported) = large(1, 1, 10_000);
     let other = marker(2, 0, 2, 2);
-    tell_of(&mut site, &[&told, &id(&other)]);
+    tell_of(&mut site, &[&reported, &id(&other)]);
     let (_, request, names) = site.fetches().remove(0);
     assert_eq!(names, [name(&broken)]);
     let untaken = vec![name(&broken)];

@@ -30,24 +30,24 @@ pub(super) fn requested_behind(site: &mut Site) -> Option<u64> {
 fn deletions_are_received_behind_changes_over_capacity() {
     let mut site = Site::new(&[(2, 0)], 1 << 40);
     let all: Vec<_> = (1..=REGION_STUCK_MAX as u64 + 4000).map(|op| marker(2, 0, op, op)).collect();
-    let mut told = 0;
+    let mut reported = 0;
     for batch in all.chunks(REGION_REQUEST_IDS_MAX) {
         assert_eq!(
             requested_behind(&mut site),
-            Some(told),
+            Some(reported),
             "it is asked for all, though none can be taken"
         );
-        let ids: Vec<_> = (told + 1..).zip(batch).collect();
+        let ids: Vec<_> = (reported + 1..).zip(batch).collect();
         site.tell(2, 0, &ids);
-        told += batch.len() as u64;
+        reported += batch.len() as u64;
         answer_all(&mut site, cannot_take);
         assert_eq!(site.saved(), []);
         site.pass(REGION_POLL_MS);
     }
-    assert_eq!(site.pull.lags()[&RegionId(2)].outcomes, told, "what was passed over is behind");
+    assert_eq!(site.pull.lags()[&RegionId(2)].outcomes, reported, "what was passed over is behind");
     // A deletion is told last.
-    let deletion = marker(2, 0, told + 1, told + 1);
-    let (request, op) = (site.asked(2), OpSeq(told + 1));
+    let deletion = marker(2, 0, reported + 1, reported + 1);
+    let (request, op) = (site.asked(2), OpSeq(reported + 1));
     let ids = vec![(op, deletion.id(name(&deletion)))];
     let batch = Batch { ids, token: Token { through: op }, last: op, left: (0, 0) };
     site.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: vec![(PgId(0), Ok(batch))] });
@@ -70,7 +70,7 @@ fn deletions_are_received_behind_changes_over_capacity() {
     let is_early =
         |it: &Effect| matches!(it, Effect::SaveToken { token, .. } if token.through.0 > behind);
     assert!(!site.out.iter().any(is_early), "not over what was passed over");
-    while behind < told + 1 {
+    while behind < reported + 1 {
         assert_eq!(requested_behind(&mut site), Some(behind), "from there on, all is told again");
         let rest = all[behind as usize..].iter().chain([&deletion]).take(REGION_REQUEST_IDS_MAX);
         let ids: Vec<_> = (behind + 1..).zip(rest).collect();
@@ -79,18 +79,18 @@ fn deletions_are_received_behind_changes_over_capacity() {
         answer_all(&mut site, bring);
         site.pass(REGION_POLL_MS);
     }
-    assert_eq!(site.saved().last(), Some(&(source(2, 0), told + 1)));
+    assert_eq!(site.saved().last(), Some(&(source(2, 0), reported + 1)));
     assert!(site.pull.is_level());
 }
 
 /// Tells all of these in turn, and answers each fetch.
 fn send_all(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, Vec<Name>)) {
-    let mut told = 0;
+    let mut reported = 0;
     for batch in all.chunks(REGION_REQUEST_IDS_MAX) {
-        assert_eq!(requested_behind(site), Some(told), "it is asked on");
-        let ids: Vec<_> = (told + 1..).zip(batch).collect();
+        assert_eq!(requested_behind(site), Some(reported), "it is asked on");
+        let ids: Vec<_> = (reported + 1..).zip(batch).collect();
         site.tell(2, 0, &ids);
-        told += batch.len() as u64;
+        reported += batch.len() as u64;
         answer_all(site, &answer);
         site.pass(REGION_POLL_MS);
     }
@@ -99,10 +99,10 @@ fn send_all(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, Vec<
 /// A put and a deletion of other keys are told behind these, which stay as they are. Both are to be fetched.
 fn others_pass(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, Vec<Name>)) {
     send_all(site, all, answer);
-    let told = all.len() as u64;
-    let (put, deletion) = (marker(2, 0, told + 1, 1), marker(2, 0, told + 2, 2));
-    let (request, last) = (site.asked(2), OpSeq(told + 2));
-    let ids = vec![(OpSeq(told + 1), id(&put)), (last, deletion.id(name(&deletion)))];
+    let reported = all.len() as u64;
+    let (put, deletion) = (marker(2, 0, reported + 1, 1), marker(2, 0, reported + 2, 2));
+    let (request, last) = (site.asked(2), OpSeq(reported + 2));
+    let ids = vec![(OpSeq(reported + 1), id(&put)), (last, deletion.id(name(&deletion)))];
     let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
     site.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: vec![(PgId(0), Ok(batch))] });
     let (_, request, names) = site.fetches().remove(0);
@@ -111,7 +111,7 @@ fn others_pass(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, V
     site.keep(&put);
     site.keep(&deletion);
     assert_eq!(site.saved(), [], "the token stays before what is not here");
-    assert_eq!(site.pull.lags()[&RegionId(2)].outcomes, told, "what was passed over is behind");
+    assert_eq!(site.pull.lags()[&RegionId(2)].outcomes, reported, "what was passed over is behind");
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn hold(site: &mut Site, count: u64) -> Vec<Entry> {
 }
 
 /// Tells these behind so many others.
-fn tell_behind(site: &mut Site, told: u64, these: &[Entry]) {
+fn tell_behind(site: &mut Site, reported: u64, these: &[Entry]) {
     let request = site.asked(2);
-    let ids: Vec<_> = (told + 1..).map(OpSeq).zip(these.iter().map(id)).collect();
-    let last = OpSeq(told + these.len() as u64);
+    let ids: Vec<_> = (reported + 1..).map(OpSeq).zip(these.iter().map(id)).collect();
+    let last = OpSeq(reported + these.len() as u64);
     let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
     site.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: vec![(PgId(0), Ok(batch))] });
 }

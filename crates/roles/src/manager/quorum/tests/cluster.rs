@@ -233,8 +233,8 @@ async fn a_stalled_manager_does_not_delay_an_announced_map() {
     until_bucket(founder, "told").await;
     let begun = Instant::now();
     client.note_newer_map(founder.managers().map().version);
-    let told = BucketName::new("told").unwrap();
-    until(client, "the other's map", |map| map.buckets.contains_key(&told)).await;
+    let reported = BucketName::new("told").unwrap();
+    until(client, "the other's map", |map| map.buckets.contains_key(&reported)).await;
     let took = begun.elapsed();
     assert!(took < Duration::from_millis(MAP_WAIT_MS), "{took:?}");
 }
@@ -318,8 +318,8 @@ async fn any_client_learns_what_is_committed_and_nobody_without_a_quorum() {
         manager.stop().await.unwrap();
     }
     let soon = Instant::now() + Duration::from_secs(2);
-    let told = left.managers().committed(soon).await;
-    assert_eq!(told, Err(NotProposed::NoLeader));
+    let reported = left.managers().committed(soon).await;
+    assert_eq!(reported, Err(NotProposed::NoLeader));
 }
 
 #[tokio::test]

@@ -140,17 +140,17 @@ fn a_server_reachable_only_by_others_gets_orders_through_them() {
     let unknown = ServerMessage::Heartbeat(BootId(9));
     member.effects();
     let began_ms = 1_000_000;
-    let mut told = |by, after_ms| {
+    let mut reported = |by, after_ms| {
         member.set_now(began_ms + after_ms);
         member.receive(ME, unknown.clone(), by).unwrap();
         member.effects().collect::<Vec<_>>()
     };
     let asked = || MemberEffect::Tell(ME, ManagerMessage::WhoAreYou);
-    assert_eq!(told(None, 0), [asked()]);
-    assert_eq!(told(Some(ServerId(1)), 0), [asked()], "it was heard just now");
+    assert_eq!(reported(None, 0), [asked()]);
+    assert_eq!(reported(Some(ServerId(1)), 0), [asked()], "it was heard just now");
     let back = MemberEffect::HandBack(ServerId(1), ME, ManagerMessage::WhoAreYou);
-    assert_eq!(told(Some(ServerId(1)), ROUTE_SILENT_MS), [back, asked()]);
-    assert_eq!(told(None, ROUTE_SILENT_MS), [asked()]);
+    assert_eq!(reported(Some(ServerId(1)), ROUTE_SILENT_MS), [back, asked()]);
+    assert_eq!(reported(None, ROUTE_SILENT_MS), [asked()]);
 }
 
 #[test]
@@ -369,8 +369,8 @@ fn a_leader_tells_what_was_committed_before_the_question() {
     member.ask_committed(9).unwrap();
     let later = member.map().version;
     assert!(later > version);
-    let told = |asker| MemberEffect::Answer(asker, ManagerReply::Committed(later));
-    assert_eq!(member.effects().collect::<Vec<_>>(), [told(8), told(9)]);
+    let reported = |asker| MemberEffect::Answer(asker, ManagerReply::Committed(later));
+    assert_eq!(member.effects().collect::<Vec<_>>(), [reported(8), reported(9)]);
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn volumes_move_once_all_voters_know_such_moves_and_one_that_keeps_them_is_told_
     let (alone, both) = (members(&[0], &[]), members(&[0, 1], &[]));
     let mut releases = Releases::default();
     assert!(releases.may_balance(ME, &alone, (0, true)));
-    let told = |releases: &Releases| releases.keeps_balance.is_some_and(|it| it.2);
+    let reported = |releases: &Releases| releases.keeps_balance.is_some_and(|it| it.2);
     for (now_ms, leads, is_told) in [
         (10, true, false),
         (BALANCE_HELD_UP_MS, true, false),
@@ -241,7 +241,7 @@ fn volumes_move_once_all_voters_know_such_moves_and_one_that_keeps_them_is_told_
         (2 * BALANCE_HELD_UP_MS + 2, true, true),
     ] {
         assert!(!releases.may_balance(ME, &both, (now_ms, leads)));
-        assert_eq!(told(&releases), is_told, "{now_ms}");
+        assert_eq!(reported(&releases), is_told, "{now_ms}");
     }
     releases.note_version(ServerId(1), PROTOCOL_BALANCE - 1);
     assert!(!releases.may_balance(ME, &both, (3 * BALANCE_HELD_UP_MS, true)));

@@ -68,7 +68,7 @@ impl Handler<MetaService> for SimMetaHandler {
         match message {
             MetaMessage::Call { pg, view, call } => {
                 if world.agreed.leads(self.me, pg, view) {
-                    world.told(pg, call);
+                    world.reported(pg, call);
                 }
             }
             MetaMessage::Floor { session, floor } => {
@@ -275,7 +275,7 @@ fn row_of(bucket: BucketId, key: &ObjectKey) -> Vec<u8> {
 
 impl World {
     /// A word that is not answered.
-    fn told(self: &Arc<Self>, pg: PgId, call: Call) {
+    fn reported(self: &Arc<Self>, pg: PgId, call: Call) {
         match call {
             Call::Commit { op, holders, .. } => {
                 let committed = self.store.lock().commit(op, holders, |open, replica| {
@@ -326,13 +326,13 @@ impl World {
 /// Sessions, and which of their requests are finished.
 #[derive(Default)]
 pub(super) struct Sessions {
-    heard: BTreeMap<SessionId, Instant>,
+    received: BTreeMap<SessionId, Instant>,
     finished: BTreeMap<SessionId, (u64, BTreeSet<u64>)>,
 }
 
 impl Sessions {
     pub(super) fn observe(&mut self, session: SessionId) {
-        self.heard.insert(session, Instant::now());
+        self.received.insert(session, Instant::now());
     }
 
     /// A later report is of more.
@@ -351,11 +351,11 @@ impl Sessions {
     }
 
     pub(super) fn is_finished(&self, session: SessionId, number: u64) -> bool {
-        let told = self.finished.get(&session);
-        told.is_some_and(|(below, open)| number < *below && !open.contains(&number))
+        let reported = self.finished.get(&session);
+        reported.is_some_and(|(below, open)| number < *below && !open.contains(&number))
     }
 
     pub(super) fn silent_since(&self, session: SessionId) -> Option<Instant> {
-        self.heard.get(&session).copied()
+        self.received.get(&session).copied()
     }
 }

@@ -191,8 +191,8 @@ impl Simulation {
         });
         let listeners = METAS.chain(DATA).map(|id| serve(&world, id)).collect();
         let managers = async |id, _: &Arc<Endpoint>| {
-            let heard: Arc<dyn Managers> = RecordingManagers::new(id, &world.agreed);
-            heard
+            let received: Arc<dyn Managers> = RecordingManagers::new(id, &world.agreed);
+            received
         };
         let ground = (&world.sim_rng, &world.findings);
         let proxies = Proxies::begin(ground, &world.network, proxies, managers).await;
@@ -213,7 +213,7 @@ impl Simulation {
         // Connections are tried again, and maps are heard.
         sleep(2 * BACKOFF_MAX).await;
         self.proxies.read_all().await;
-        self.told(began)
+        self.reported(began)
     }
 
     /// Waits until nothing is left, and says what is left after all.
@@ -237,7 +237,7 @@ impl Simulation {
         open.chain(self.proxies.left()).collect()
     }
 
-    fn told(&self, began: Instant) -> Ran {
+    fn reported(&self, began: Instant) -> Ran {
         let mut ran = Ran {
             violations: self.world.findings.all(),
             delivered: self.world.network.delivered(),

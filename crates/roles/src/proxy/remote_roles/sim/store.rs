@@ -316,8 +316,8 @@ impl Store {
         let (now, mut due) = (Instant::now(), Vec::new());
         for open in self.open.values_mut().filter(|open| !open.is_resolving && open.is_persisted) {
             let request = open.put.request;
-            let heard = self.sessions.silent_since(request.session);
-            let is_silent = now - heard.unwrap_or(open.since).max(open.since) > silent;
+            let received = self.sessions.silent_since(request.session);
+            let is_silent = now - received.unwrap_or(open.since).max(open.since) > silent;
             let is_finished = self.sessions.is_finished(request.session, request.number);
             let since = is_finished.then(|| *open.finished_since.get_or_insert(now));
             if is_silent || since.is_some_and(|since| now - since >= finished) {

@@ -161,13 +161,13 @@ impl Managers for FakeManagers {
     fn note_newer_map(&self, _: MapVersion) {}
 
     fn committed(&self, _: Instant) -> BoxFuture<'_, Result<MapVersion, NotProposed>> {
-        let told = match self.has_no_leader.load(Ordering::Relaxed) {
+        let reported = match self.has_no_leader.load(Ordering::Relaxed) {
             true => Err(NotProposed::NoLeader),
             false => Ok(self.version()),
         };
         Box::pin(async move {
             tokio::task::yield_now().await;
-            told
+            reported
         })
     }
 

@@ -515,7 +515,7 @@ async fn meta_servers_learn_open_and_finished_requests() {
     let cluster = Cluster::begin().await;
     *cluster.world.holds_put.lock() = true;
     let bytes = content(70_000, 12);
-    let told = async {
+    let reported = async {
         reaches(&cluster.world.holding, 1).await;
         cluster.put("later", &content(10, 1)).await.unwrap();
         let mut finished = cluster.world.finished.subscribe();
@@ -524,7 +524,7 @@ async fn meta_servers_learn_open_and_finished_requests() {
     };
     tokio::select! {
         _ = cluster.put("open", &bytes) => unreachable!("it is not answered"),
-        () = told => {}
+        () = reported => {}
     }
 }
 

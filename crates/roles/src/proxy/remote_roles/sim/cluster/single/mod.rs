@@ -90,7 +90,7 @@ fn run(seed: u64, bug: Option<Bug>) -> (Ran, Coverage) {
     let ((mut ran, coverage), violations) = with_threads(seed, bug, async |began| {
         let simulation = Simulation::new(seed);
         simulation.run().await;
-        simulation.told(began)
+        simulation.reported(began)
     });
     ran.violations.extend(violations);
     (ran, coverage)
@@ -337,7 +337,7 @@ impl Simulation {
         }
     }
 
-    fn told(&self, began: Instant) -> (Ran, Coverage) {
+    fn reported(&self, began: Instant) -> (Ran, Coverage) {
         let mut ran =
             Ran { violations: self.findings.all(), took: began.elapsed(), ..Ran::default() };
         let calls = self.calls.lock();

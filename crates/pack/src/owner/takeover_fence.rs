@@ -1,4 +1,4 @@
-//! The horizon of a worker that took over: the blobs of those before it that there are for it, and
+//! The takeover fence of a worker that took over: the blobs of those before it that there are for it, and
 //! for all after it.
 //!
 //! A worker that was superseded may have an upload under way, and learns at its end that it does
@@ -8,11 +8,11 @@
 //!
 //! # Invariants
 //!
-//! 1. An heir's horizon is written once, before its index, and never changed or removed. It is made of a list that
+//! 1. An heir's takeover fence is written once, before its index, and never changed or removed. It is made of a list that
 //!    begins after the claim is there: a worker acknowledges no blob that the list lacks (`uploader.rs`). Before the list it
 //!    closes the numbers of processes that have no record: none of them judges a blob of the list void later.
 //!    A blob that the last process knew as uploaded is in it too, if the list lacks it: it is missing then, and not void.
-//! 2. A blob is void if any horizon says so; horizons of later heirs leave out what is void.
+//! 2. A blob is void if any takeover fence says so; takeover fences of later heirs leave out what is void.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ use crate::bugs::{self, Bug};
 use crate::error::PackError;
 use crate::format::blob;
 use crate::ids::{BlobId, WorkerId};
-use crate::limits::HORIZON_BYTES_MAX;
+use crate::limits::TAKEOVER_FENCE_BYTES_MAX;
 use crate::owner::counting::{Counting, Known, Listed, Numbers};
-use crate::owner::marker::{HORIZONS, MARKER};
+use crate::owner::marker::{MARKER, TAKEOVER_FENCES};
 use crate::owner::numbering::close;
 
 /// Through which blob an heir knows each worker before it.
@@ -36,22 +36,22 @@ pub(crate) struct Inheritance {
     pub(crate) last: Vec<BlobId>,
 }
 
-/// The horizons of all workers that took the place over.
+/// The takeover fences of all workers that took the place over.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Horizon(BTreeMap<WorkerId, Inheritance>);
+pub(crate) struct TakeoverFence(BTreeMap<WorkerId, Inheritance>);
 
-impl Horizon {
+impl TakeoverFence {
     /// Reads those of all workers, and makes that of `worker` if it is missing.
     pub(crate) async fn establish(
         backend: &Backend,
         worker: WorkerId,
         records: &Known,
     ) -> Result<Self, PackError> {
-        let mut horizon = Self::read(backend).await?;
-        if !horizon.is_of(worker) {
-            horizon.inherit(backend, worker, records).await?;
+        let mut takeover_fence = Self::read(backend).await?;
+        if !takeover_fence.is_of(worker) {
+            takeover_fence.inherit(backend, worker, records).await?;
         }
-        Ok(horizon)
+        Ok(takeover_fence)
     }
 
     /// Returns true if all that `worker` inherited is recorded. Otherwise it is not known yet what that is.
@@ -66,15 +66,15 @@ impl Horizon {
 
     /// Reads those of all workers.
     pub(crate) async fn read(backend: &Backend) -> Result<Self, PackError> {
-        let mut horizon = Self::default();
-        let names = backend.names(HORIZONS).await?.into_iter();
+        let mut takeover_fence = Self::default();
+        let names = backend.names(TAKEOVER_FENCES).await?.into_iter();
         for (name, bytes) in names.filter(|(name, _)| name != MARKER) {
             let heir = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
-            let path = format!("{HORIZONS}/{name}");
-            let heir = heir.ok_or_else(|| PackError::unknown(&path, "a horizon"))?;
-            horizon.0.insert(WorkerId(heir), read(backend, &path, bytes).await?);
+            let path = format!("{TAKEOVER_FENCES}/{name}");
+            let heir = heir.ok_or_else(|| PackError::unknown(&path, "a takeover fence"))?;
+            takeover_fence.0.insert(WorkerId(heir), read(backend, &path, bytes).await?);
         }
-        Ok(horizon)
+        Ok(takeover_fence)
     }
 
     /// Takes down what there is of earlier workers.
@@ -97,9 +97,9 @@ impl Horizon {
         // Of some that earlier heirs knew there is no blob left.
         let known = self.0.values().flat_map(|inheritance| inheritance.last.clone());
         // Nor one that a process knew, if it is lost: a rebuild misses it then, and it counts when it is back.
-        let told = counting.known().into_iter().filter(|(_, seq)| *seq > 0);
-        let told = told.map(|(worker, seq)| BlobId { worker, seq });
-        for id in there.chain(known).chain(told) {
+        let reported = counting.known().into_iter().filter(|(_, seq)| *seq > 0);
+        let reported = reported.map(|(worker, seq)| BlobId { worker, seq });
+        for id in there.chain(known).chain(reported) {
             if id.worker < heir && self.has(id) {
                 let seq = last.entry(id.worker).or_default();
                 *seq = id.seq.max(*seq);
@@ -110,7 +110,7 @@ impl Horizon {
         }
         let last = last.into_iter().map(|(worker, seq)| BlobId { worker, seq }).collect();
         let inheritance = Inheritance { last };
-        let path = format!("{HORIZONS}/{:016x}", heir.0);
+        let path = format!("{TAKEOVER_FENCES}/{:016x}", heir.0);
         let bytes = Bytes::from(encode(&inheritance));
         let inheritance = match backend.put_new(&path, bytes.clone()).await? {
             true => inheritance,
@@ -126,7 +126,7 @@ impl Horizon {
 
     /// Returns true if a blob is there for all workers that came after its own.
     pub(crate) fn has(&self, blob: BlobId) -> bool {
-        if bugs::planted(Bug::HorizonNotKept) {
+        if bugs::planted(Bug::TakeoverFenceNotKept) {
             return true;
         }
         self.0.iter().filter(|(heir, _)| **heir > blob.worker).all(|(_, inheritance)| {
@@ -143,11 +143,11 @@ impl Horizon {
 }
 
 async fn read(backend: &Backend, path: &str, bytes: u64) -> Result<Inheritance, PackError> {
-    if bytes > HORIZON_BYTES_MAX {
-        return Err(PackError::damaged(path, "it is too long for a horizon"));
+    if bytes > TAKEOVER_FENCE_BYTES_MAX {
+        return Err(PackError::damaged(path, "it is too long for a takeover fence"));
     }
     match backend.read(path, 0..bytes).await {
-        Ok(bytes) => Ok(decode("a horizon", &bytes)?),
+        Ok(bytes) => Ok(decode("a takeover fence", &bytes)?),
         Err(Unread::Missing) => Err(PackError::damaged(path, "it was listed and is not there")),
         Err(Unread::Failed(error)) => Err(error),
     }
