@@ -93,8 +93,8 @@ impl FromStr for PeerSecret {
     fn from_str(text: &str) -> Result<Self, SecretError> {
         let digits = text.trim().strip_prefix(PREFIX).ok_or(SecretError::NotASecret)?;
         let bytes = from_base32(digits).ok_or(SecretError::Mistyped)?;
-        let (body, sum_told) = bytes.split_last_chunk::<4>().ok_or(SecretError::Mistyped)?;
-        if sum(body) != *sum_told {
+        let (body, sum_read) = bytes.split_last_chunk::<4>().ok_or(SecretError::Mistyped)?;
+        if sum(body) != *sum_read {
             return Err(SecretError::Mistyped);
         }
         match body {

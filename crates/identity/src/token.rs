@@ -174,8 +174,8 @@ impl FromStr for JoinToken {
     fn from_str(text: &str) -> Result<Self, TokenError> {
         let digits = text.trim().strip_prefix(PREFIX).ok_or(TokenError::NotAToken)?;
         let bytes = from_base32(digits).ok_or(TokenError::Mistyped)?;
-        let (body, sum_told) = bytes.split_last_chunk::<4>().ok_or(TokenError::Mistyped)?;
-        if sum(body) != *sum_told {
+        let (body, sum_read) = bytes.split_last_chunk::<4>().ok_or(TokenError::Mistyped)?;
+        if sum(body) != *sum_read {
             return Err(TokenError::Mistyped);
         }
         match body {

@@ -166,8 +166,8 @@ impl FromStr for JoinToken {
 
 fn read(text: &str) -> Option<JoinToken> {
     let bytes = base64_simd::URL_SAFE_NO_PAD.decode_to_vec(text).ok()?;
-    let (body, sum_told) = bytes.split_last_chunk::<4>()?;
-    if sum(body) != *sum_told {
+    let (body, sum_read) = bytes.split_last_chunk::<4>()?;
+    if sum(body) != *sum_read {
         return None;
     }
     let (id, rest) = body.split_first_chunk::<8>()?;

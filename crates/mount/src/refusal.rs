@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn a_program_gets_an_error_that_it_can_act_on() {
-        let reported = |error: ObjectError| i32::from(Refusal::from(error).errno());
-        assert_eq!(reported(ObjectError::NoSuchKey), nix::libc::ENOENT);
-        assert_eq!(reported(ObjectError::Full), nix::libc::ENOSPC);
-        assert_eq!(reported(ObjectError::Changed), nix::libc::ESTALE);
-        assert_eq!(reported(ObjectError::SlowDown), nix::libc::EAGAIN);
-        assert_eq!(reported(ObjectError::Damaged), nix::libc::EIO);
+        let errno = |error: ObjectError| i32::from(Refusal::from(error).errno());
+        assert_eq!(errno(ObjectError::NoSuchKey), nix::libc::ENOENT);
+        assert_eq!(errno(ObjectError::Full), nix::libc::ENOSPC);
+        assert_eq!(errno(ObjectError::Changed), nix::libc::ESTALE);
+        assert_eq!(errno(ObjectError::SlowDown), nix::libc::EAGAIN);
+        assert_eq!(errno(ObjectError::Damaged), nix::libc::EIO);
         assert_eq!(i32::from(Refusal::CopyInstead.errno()), nix::libc::EXDEV);
     }
 

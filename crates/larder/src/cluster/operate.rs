@@ -61,10 +61,10 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
         if subjects.len() > 1 {
             subjects.retain(Subject::holds_something);
         }
-        let mut all_told = Vec::new();
+        let mut all_lines = Vec::new();
         if !args.undo && !args.partly {
             let disk_free_space = DiskFreeSpace::ask(&Peers::new(&endpoint), &map).await;
-            all_told.extend(has_places(&map, &disk_free_space, &subjects, &args.name)?);
+            all_lines.extend(has_places(&map, &disk_free_space, &subjects, &args.name)?);
         }
         for subject in subjects {
             let lines = subject.drain_report(&map, args.undo)?;
@@ -75,12 +75,12 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
             let agreed = agreed(&managers, command).await?;
             match agreed.map_err(|refusal| not_done(&subject, refusal))? {
                 Outcome::Already => {
-                    all_told.push(format!("nothing to do: {} was so already", subject.name()));
+                    all_lines.push(format!("nothing to do: {} was so already", subject.name()));
                 }
-                _ => all_told.extend(lines),
+                _ => all_lines.extend(lines),
             }
         }
-        Ok(all_told)
+        Ok(all_lines)
     })
 }
 

@@ -283,8 +283,8 @@ impl Spool {
         let (unit, end) = placed.unwrap_or_default();
         let both = [UploadUnit::SHARED, unit];
         // The blob tells of everything, a bundle of what it has.
-        for shared_entries in if unit == UploadUnit::SHARED { &both[..1] } else { &both[..] } {
-            let of = blob.units.entry(*shared_entries).or_default();
+        for of_unit in if unit == UploadUnit::SHARED { &both[..1] } else { &both[..] } {
+            let of = blob.units.entry(*of_unit).or_default();
             let entries = std::mem::take(&mut of.entries);
             of.entries = postcard::to_extend(entry, entries).expect("plain data always encodes");
             of.count += 1;

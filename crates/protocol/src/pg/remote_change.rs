@@ -392,9 +392,9 @@ fn clock_floor(pg: PgId, index: &dyn Index) -> Result<Option<HybridClock>, Index
 }
 
 /// The row of a put's version.
-pub(super) fn version_of(row: VersionRow, change: Option<&RemotePut>) -> ObjectEntry {
+pub(super) fn version_of(row: VersionRow, remote: Option<&RemotePut>) -> ObjectEntry {
     let version = ObjectEntry::of_row(row);
-    let Some(change) = change else { return version };
-    let (parts, amended) = (change.parts.clone(), change.amended);
-    ObjectEntry { origin: Some(change.origin), parts, amended, ..version }
+    let Some(remote) = remote else { return version };
+    let (parts, amended) = (remote.parts.clone(), remote.amended);
+    ObjectEntry { origin: Some(remote.origin), parts, amended, ..version }
 }

@@ -264,19 +264,19 @@ fn every_change_has_a_journal_row_that_is_trimmed_once_sent() {
     member.settle();
     member.delete("k");
     member.settle();
-    let change = journal(&member);
-    assert_eq!(change.len(), 5);
+    let rows = journal(&member);
+    assert_eq!(rows.len(), 5);
     for (name, at) in [("k", 4), ("l", 3)] {
         let id =
-            entry(&member, name).expect("an entry").id(journal_row_id(change[at].1.clone()).name);
+            entry(&member, name).expect("an entry").id(journal_row_id(rows[at].1.clone()).name);
         assert_eq!(
-            journal_row_id(change[at].1.clone()),
+            journal_row_id(rows[at].1.clone()),
             id,
             "the last row of a key tells what is there"
         );
     }
-    let told_at: Vec<OpSeq> = change.iter().map(|(_, row)| row.origin.op.seq).collect();
-    let (of_l, ops) = (change[2].0, change.iter().map(|(op, _)| *op).collect::<Vec<_>>());
+    let told_at: Vec<OpSeq> = rows.iter().map(|(_, row)| row.origin.op.seq).collect();
+    let (of_l, ops) = (rows[2].0, rows.iter().map(|(op, _)| *op).collect::<Vec<_>>());
     assert_eq!(
         told_at,
         [ops[0], ops[1], of_l, of_l, ops[4]],
@@ -284,14 +284,14 @@ fn every_change_has_a_journal_row_that_is_trimmed_once_sent() {
     );
     let request = member.request();
     let passed = vec![Passed { region: B, pg: PgId(9), through: OpSeq(77) }];
-    let forgotten = Some((change[0].0, change[2].0));
+    let forgotten = Some((rows[0].0, rows[2].0));
     let note = RemoteChange::Note { request, passed: passed.clone(), forgotten };
     assert!(is_done(&tell(&mut member, note)));
-    assert_eq!(journal(&member), change[3..]);
+    assert_eq!(journal(&member), rows[3..]);
     let row = member.table.get(&rows::passed(PG, B, PgId(9))).expect("a row").expect("noted");
     assert_eq!(Passed::decode(&row), Ok(passed[0]));
     let head = member.table.get(&rows::outcome(PG, OpSeq(0))).expect("a row").expect("a head");
-    assert_eq!(larder_types::JournalHead::decode(&head).expect("a head").forgotten, change[2].0);
+    assert_eq!(larder_types::JournalHead::decode(&head).expect("a head").forgotten, rows[2].0);
 }
 
 #[test]
@@ -356,8 +356,8 @@ fn a_put_with_data_is_replicated_before_its_row_settles() {
     member.commit(put, 1);
     member.settle();
     assert_eq!(member.answers(settled), [Answer::Settled(None)]);
-    let change = journal(&member).last().expect("it is told").0;
-    assert!(end < change && change <= member.pg.applied().seq);
+    let last = journal(&member).last().expect("it is told").0;
+    assert!(end < last && last <= member.pg.applied().seq);
 }
 
 #[test]

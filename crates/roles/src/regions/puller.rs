@@ -465,10 +465,10 @@ fn translate<R: RegionAccess>(
 fn here<R: RegionAccess, T>(
     shared: &Shared<R>,
     region: RegionId,
-    reply: Vec<(T, Id)>,
+    ids: Vec<(T, Id)>,
 ) -> Translated<T> {
-    let count = reply.len();
-    let translated = shared.names.translate(region, reply, &shared.shown.buckets());
+    let count = ids.len();
+    let translated = shared.names.translate(region, ids, &shared.shown.buckets());
     let Translated { named, unnamed } = &translated;
     shared.watch.counters().left_out(count - named.len() - unnamed.len());
     translated

@@ -179,7 +179,7 @@ impl RootKeys {
     /// Use of the pair before; `None` if none is taken.
     #[must_use]
     pub fn previous_use(&self) -> Option<PreviousUse> {
-        self.0.read().previous.as_ref().map(Previous::previous_use_of)
+        self.0.read().previous.as_ref().map(Previous::uses)
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
@@ -248,7 +248,7 @@ impl Previous {
         self.uses.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn previous_use_of(&self) -> PreviousUse {
+    fn uses(&self) -> PreviousUse {
         let requests = self.uses.load(Ordering::Relaxed);
         let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
         let last = (requests > 0).then(|| self.since.elapsed().saturating_sub(last));

@@ -53,7 +53,7 @@ impl Admin {
         &self,
         hooks: &Arc<H>,
     ) -> Result<Response<s3s::Body>, S3Error> {
-        Ok(shown(self.reported(hooks).await?, "application/json"))
+        Ok(shown(self.cached_state(hooks).await?, "application/json"))
     }
 
     /// Answers such a request of MinIO's client.
@@ -61,7 +61,8 @@ impl Admin {
         &self,
         hooks: &Arc<H>,
     ) -> Result<Response<s3s::Body>, S3Error> {
-        let info = hooks.minio_info(&self.reported(hooks).await?).ok_or_else(state_unavailable)?;
+        let info =
+            hooks.minio_info(&self.cached_state(hooks).await?).ok_or_else(state_unavailable)?;
         Ok(shown(info, "application/json"))
     }
 
@@ -76,24 +77,23 @@ impl Admin {
         Ok(shown(text.into(), kind))
     }
 
-    async fn reported<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
+    async fn cached_state<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
         let _place = self.places.try_acquire().map_err(|_full| errors::slow_down())?;
-        let reported = timeout(STATE_TIMEOUT, self.asked(hooks)).await;
-        reported.unwrap_or_else(|_late| Err(state_unavailable()))
+        let state = timeout(STATE_TIMEOUT, self.asked(hooks)).await;
+        state.unwrap_or_else(|_late| Err(state_unavailable()))
     }
 
     async fn asked<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
         let mut last = Arc::clone(&self.last).lock_owned().await;
-        if let Some((_, reported)) = last.as_ref().filter(|(at, _)| at.elapsed() < STATE_CACHED_FOR)
-        {
-            return Ok(reported.clone());
+        if let Some((_, state)) = last.as_ref().filter(|(at, _)| at.elapsed() < STATE_CACHED_FOR) {
+            return Ok(state.clone());
         }
         let hooks = Arc::clone(hooks);
         // It goes on if its client goes away: else the next one would begin another beside it.
         let asking = tokio::spawn(async move {
-            let reported = hooks.status().await?;
-            *last = Some((Instant::now(), reported.clone()));
-            Some(reported)
+            let state = hooks.status().await?;
+            *last = Some((Instant::now(), state.clone()));
+            Some(state)
         });
         asking.await.map_err(|_panicked| state_unavailable())?.ok_or_else(|| {
             let message =
@@ -153,7 +153,7 @@ mod tests {
         hooks: &Arc<Slow>,
     ) -> tokio::task::JoinHandle<Result<Bytes, S3Error>> {
         let (admin, hooks) = (Arc::clone(admin), Arc::clone(hooks));
-        let asking = tokio::spawn(async move { admin.reported(&hooks).await });
+        let asking = tokio::spawn(async move { admin.cached_state(&hooks).await });
         for _ in 0..4 {
             yield_now().await;
         }
@@ -170,11 +170,11 @@ mod tests {
         }
         assert_eq!(hooks.asked(), 1);
         hooks.answers.add_permits(1);
-        assert_eq!(admin.reported(&hooks).await.ok(), Some(Bytes::from_static(b"{}")));
+        assert_eq!(admin.cached_state(&hooks).await.ok(), Some(Bytes::from_static(b"{}")));
         assert_eq!(hooks.asked(), 1, "the answer to the first is told");
         tokio::time::advance(STATE_CACHED_FOR).await;
         hooks.answers.add_permits(1);
-        admin.reported(&hooks).await.expect("it answers");
+        admin.cached_state(&hooks).await.expect("it answers");
         assert_eq!(hooks.asked(), 2);
     }
 
@@ -183,7 +183,7 @@ mod tests {
         let (admin, hooks) = (Arc::new(Admin::default()), Slow::new());
         let begun = Instant::now();
         for _ in 0..2 {
-            let refused = admin.reported(&hooks).await.expect_err("nothing is told");
+            let refused = admin.cached_state(&hooks).await.expect_err("nothing is told");
             assert_eq!(*refused.code(), S3ErrorCode::ServiceUnavailable);
         }
         assert_eq!(begun.elapsed(), 2 * STATE_TIMEOUT);
@@ -198,7 +198,7 @@ mod tests {
             waiting.push(begin(&admin, &hooks).await);
         }
         let begun = Instant::now();
-        let refused = admin.reported(&hooks).await.expect_err("it is one too many");
+        let refused = admin.cached_state(&hooks).await.expect_err("it is one too many");
         assert_eq!(*refused.code(), S3ErrorCode::SlowDown);
         assert_eq!(begun.elapsed().as_millis(), 0);
         hooks.answers.add_permits(1);

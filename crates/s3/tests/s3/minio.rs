@@ -57,9 +57,9 @@ async fn the_state_is_told_as_minios_client_reads_it() {
     server.ask("GET", &path).sign(Sign::Not).send().await.refused(403, "AccessDenied");
     let wrong = server.ask("GET", &path).keys(ACCESS, "wrong-secret").send().await;
     wrong.refused(403, "SignatureDoesNotMatch");
-    let fields = server.get(&path).await.expect(200);
-    assert_eq!(fields.headers["content-type"], "application/json");
-    assert_eq!(fields.text(), "{\"mode\":\"online\"}");
+    let answer = server.get(&path).await.expect(200);
+    assert_eq!(answer.headers["content-type"], "application/json");
+    assert_eq!(answer.text(), "{\"mode\":\"online\"}");
     server.put(INFO, "").await.refused(405, "MethodNotAllowed");
     // One that shows something else is a store without a state.
     let other = Server::start().await;
@@ -72,9 +72,9 @@ async fn metrics_require_a_token_signed_by_root() {
     let ask = |value: &str| {
         server.ask("GET", METRICS).sign(Sign::Not).unsigned("authorization", value).send()
     };
-    let fields = ask(&token(ACCESS, SECRET, 60)).await.expect(200);
-    assert_eq!(fields.headers["content-type"], "text/plain");
-    assert_eq!(fields.text(), "up 1\r\n");
+    let answer = ask(&token(ACCESS, SECRET, 60)).await.expect(200);
+    assert_eq!(answer.headers["content-type"], "text/plain");
+    assert_eq!(answer.text(), "up 1\r\n");
     for refused in [
         token(ACCESS, SECRET, -1),
         token(ACCESS, "another-secret", 60),

@@ -355,9 +355,10 @@ fn appended(onto: Option<OpId>, body: Body, attributes: Option<Box<Attributes>>)
     }
 }
 
-fn grow(body: Body, change: bool) -> Op {
+fn grow(body: Body, is_remote: bool) -> Op {
     let Metax { etag, checksum, .. } = full_metax();
-    let (attributes, origin) = (change.then(|| Box::new(full_attributes())), change.then(origin));
+    let (attributes, origin) =
+        (is_remote.then(|| Box::new(full_attributes())), is_remote.then(origin));
     let append = appended(Some(op_id()), body, attributes);
     Op::Grow(Box::new(Grow { append, at: stamp(), origin, etag, checksum }))
 }

@@ -60,7 +60,7 @@ pub(super) async fn spaces(
         let peer = peers.of(map, id);
         asked.spawn(async move {
             let asked = StatusQuery { server: id, peer, deadline: Instant::now() + TIMEOUT };
-            let space = asked.fetched(MetaCall::Space, &MetaReply::Space).await;
+            let space = asked.fetch(MetaCall::Space, &MetaReply::Space).await;
             Some((id, space?))
         });
     }
@@ -74,9 +74,9 @@ pub(super) async fn ask(peers: &Peers<MetaService>, map: &Topology) -> Vec<Backg
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
             let asked = StatusQuery { server: id, peer, deadline: Instant::now() + TIMEOUT };
-            let progress = asked.fetched(MetaCall::Progress, &MetaReply::Progress).await;
-            let doubts = asked.fetched::<DoubtsStatus>(MetaCall::Doubts, &MetaReply::Doubts).await;
-            let space = asked.fetched(MetaCall::Space, &MetaReply::Space).await;
+            let progress = asked.fetch(MetaCall::Progress, &MetaReply::Progress).await;
+            let doubts = asked.fetch::<DoubtsStatus>(MetaCall::Doubts, &MetaReply::Doubts).await;
+            let space = asked.fetch(MetaCall::Space, &MetaReply::Space).await;
             (Background { server: id.0, name, progress, doubts: None, space }, doubts)
         });
     }
@@ -98,11 +98,7 @@ struct StatusQuery {
 
 impl StatusQuery {
     /// Asks for something that comes in the payload; `None` if it does not answer, or is of an earlier release.
-    async fn fetched<T: DeserializeOwned>(
-        &self,
-        call: MetaCall,
-        expected: &MetaReply,
-    ) -> Option<T> {
+    async fn fetch<T: DeserializeOwned>(&self, call: MetaCall, expected: &MetaReply) -> Option<T> {
         let peer = self.peer.as_ref()?;
         let (reply, payload) = peer.call(&call, Bytes::new(), self.deadline).await.ok()?;
         let fetched = match reply == *expected {

@@ -379,11 +379,11 @@ async fn changes_are_sent_only_after_an_entry_of_the_process() {
             }
         }
     };
-    assert_eq!(asked(2 * len, Some((11, 101))).await, None, "another process announcement that");
+    assert_eq!(asked(2 * len, Some((11, 101))).await, None, "another process announced that");
     assert_eq!(asked(2 * len, Some((10, 102))).await, None, "of another number");
     assert_eq!(asked(2 * len + 1, Some((11, 102))).await, None, "no entry ends there");
     assert_eq!(asked(9 * len, Some((11, 102))).await, None, "it has less");
-    assert_eq!(asked(2 * len, None).await, None, "nobody knows who announcement that");
+    assert_eq!(asked(2 * len, None).await, None, "nobody knows who announced that");
     assert_eq!(asked(0, None).await, Some(3 * len));
     for (nth, last) in [(1, (10, 100)), (2, (11, 102))] {
         assert_eq!(asked(nth * len, Some(last)).await, Some((3 - nth) * len));

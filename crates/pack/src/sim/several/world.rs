@@ -250,22 +250,19 @@ impl World {
             }
         });
         for (key, value, done) in answered {
-            let shown_by = self.own(at, &key, value.is_none()).expect("what was answered is there");
+            let own = self.own(at, &key, value.is_none()).expect("what was answered is there");
             match (value, done) {
                 (Some(value), Done::Put(done)) => {
-                    assert_eq!((shown_by.value, shown_by.rank.0), (Some(value), done.clock));
+                    assert_eq!((own.value, own.rank.0), (Some(value), done.clock));
                 }
                 (None, Done::Nothing) => {}
                 (_, done) => panic!("answered as {done:?}"),
             }
-            let shown = Shown { rank: shown_by.rank, is_tombstone: value.is_none() };
+            let shown = Shown { rank: own.rank, is_tombstone: value.is_none() };
             if let Some(before) = self.shown[at].insert(key.clone(), shown) {
-                assert!(
-                    before.rank < shown_by.rank,
-                    "{key} is put below what was shown: {before:?}"
-                );
+                assert!(before.rank < own.rank, "{key} is put below what was shown: {before:?}");
             }
-            self.history.entry(key).or_default().push(shown_by);
+            self.history.entry(key).or_default().push(own);
         }
     }
 
@@ -292,11 +289,11 @@ impl World {
         let mut answering = std::pin::pin!(feed.answer(ask, caller));
         // If there is nothing to tell it waits, and nobody does so here.
         let Some(answer) = poll(answering.as_mut()) else { return };
-        let (shown_by, payload) = answer.expect("nobody else has memory");
-        if shown_by == FeedReply::Refused(Refusal::Diverged) {
+        let (reply, payload) = answer.expect("nobody else has memory");
+        if reply == FeedReply::Refused(Refusal::Diverged) {
             return;
         }
-        let (mut received, _) = FeedUpdate::read(shown_by, payload).unwrap();
+        let (mut received, _) = FeedUpdate::read(reply, payload).unwrap();
         if let FeedUpdate::Entries { bytes, is_whole, .. } = &mut received {
             self.received += u64::from(!bytes.is_empty());
             if self.rng.one_in(3) {
@@ -321,7 +318,7 @@ impl World {
             // It is not known if it was taken: it was, if it is there.
             let Some(found) = self.own(at, &key, value.is_none()) else { continue };
             let history = self.history.entry(key).or_default();
-            let is_new = history.iter().all(|shown_by| shown_by.rank != found.rank);
+            let is_new = history.iter().all(|answered| answered.rank != found.rank);
             if is_new && found.value == value {
                 history.push(found);
             }
@@ -348,16 +345,16 @@ impl World {
         self.pending.retain(|pending| pending.machine != at);
         let (old, prefix) = (self.machines[at].worker, self.machines[at].prefix());
         let last = self.store.last_that_counts(&prefix, old).await;
-        for shown_by in self.history.values_mut().flatten() {
-            if shown_by.blob.worker == old && shown_by.blob.seq > last {
-                shown_by.is_lost = true;
-                self.lost_at.entry(shown_by.rank).or_insert_with(Instant::now);
+        for answered in self.history.values_mut().flatten() {
+            if answered.blob.worker == old && answered.blob.seq > last {
+                answered.is_lost = true;
+                self.lost_at.entry(answered.rank).or_insert_with(Instant::now);
                 self.lost += 1;
             }
         }
         self.shown[at].clear();
         let is_lost = |key: &String, shown: &Shown| {
-            self.history[key].iter().any(|shown_by| shown_by.is_lost && shown_by.rank == shown.rank)
+            self.history[key].iter().any(|answered| answered.is_lost && answered.rank == shown.rank)
         };
         for shown in &mut self.shown {
             shown.retain(|key, shown| !is_lost(key, shown));
@@ -384,8 +381,8 @@ impl World {
                 let is_deleted = |shown: Shown| {
                     let history = self.history.get(&key).into_iter().flatten();
                     let mut later =
-                        history.filter(|shown_by| shown_by.rank > shown.rank && !shown_by.is_lost);
-                    shown.is_tombstone || later.any(|shown_by| shown_by.value.is_none())
+                        history.filter(|answered| answered.rank > shown.rank && !answered.is_lost);
+                    shown.is_tombstone || later.any(|answered| answered.value.is_none())
                 };
                 assert!(
                     before.is_none_or(is_deleted),
@@ -395,7 +392,7 @@ impl World {
             };
             let now = shown_by(&item.version, item.is_tombstone);
             let history = self.history.get(&key).into_iter().flatten();
-            let known = history.into_iter().find(|shown_by| shown_by.rank == now.rank);
+            let known = history.into_iter().find(|answered| answered.rank == now.rank);
             let known = known.unwrap_or_else(|| panic!("{name} shows {key} as nobody put it"));
             assert_eq!(known.value, now.value);
             if known.is_lost {
@@ -471,10 +468,10 @@ impl World {
             for key in self.history.keys() {
                 let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
                 let now = newest.map(|item| shown_by(&item.version, item.is_tombstone));
-                let value = expected.get(key).and_then(|shown_by| shown_by.value);
+                let value = expected.get(key).and_then(|answered| answered.value);
                 let name = &self.machines[at].name;
                 assert_eq!(
-                    now.and_then(|shown_by| shown_by.value),
+                    now.and_then(|answered| answered.value),
                     value,
                     "{key} as {name} shows it"
                 );
@@ -502,16 +499,16 @@ impl World {
     /// The newest of each key that was answered and not lost: it counts.
     fn newest(&self) -> BTreeMap<String, &Answered> {
         let newest = |history: &'_ Vec<Answered>| -> Option<usize> {
-            let left = history.iter().enumerate().filter(|(_, shown_by)| !shown_by.is_lost);
-            left.max_by_key(|(_, shown_by)| shown_by.rank).map(|(at, _)| at)
+            let left = history.iter().enumerate().filter(|(_, answered)| !answered.is_lost);
+            left.max_by_key(|(_, answered)| answered.rank).map(|(at, _)| at)
         };
         let keys = self.history.iter();
         keys.filter_map(|(key, of)| Some((key.clone(), &of[newest(of)?]))).collect()
     }
 
     fn expected(&self) -> BTreeSet<(String, Rank)> {
-        let live = self.newest().into_iter().filter(|(_, shown_by)| shown_by.value.is_some());
-        live.map(|(key, shown_by)| (key, shown_by.rank)).collect()
+        let live = self.newest().into_iter().filter(|(_, answered)| answered.value.is_some());
+        live.map(|(key, answered)| (key, answered.rank)).collect()
     }
 
     /// Every version and tombstone of clients in the indexes of all workers.
@@ -531,7 +528,7 @@ impl World {
     /// A worker shows what counts, every byte of it.
     async fn compare(&mut self, at: usize) {
         let expected = self.newest();
-        let expected = |key: &str| expected.get(key).and_then(|shown_by| shown_by.value);
+        let expected = |key: &str| expected.get(key).and_then(|answered| answered.value);
         let values: Vec<_> = (0..KEYS).map(|number| expected(&format!("k{number}"))).collect();
         for (number, value) in values.into_iter().enumerate() {
             let key = format!("k{number}");

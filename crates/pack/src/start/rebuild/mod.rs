@@ -69,7 +69,7 @@ pub(crate) struct Rebuilt {
 /// The retirements that footers name.
 #[derive(Debug, Default)]
 struct Retirements {
-    reported: Vec<Retirement>,
+    retirements: Vec<Retirement>,
 }
 
 /// The blobs that one change retires.
@@ -85,19 +85,19 @@ struct Retirement {
 
 impl Retirements {
     fn of(&self, blob: BlobId) -> Option<&RetiredRow> {
-        self.reported.iter().find(|reported| reported.run.has(blob)).map(|reported| &reported.row)
+        self.retirements.iter().find(|it| it.run.has(blob)).map(|it| &it.row)
     }
 
     /// The greatest number of a worker that is known to have been a blob's.
     fn last(&self, worker: WorkerId) -> u64 {
-        let of = self.reported.iter().filter(|reported| reported.run.worker == worker);
-        of.map(|reported| reported.run.last).max().unwrap_or(0)
+        let of = self.retirements.iter().filter(|it| it.run.worker == worker);
+        of.map(|it| it.run.last).max().unwrap_or(0)
     }
 
     /// Returns true if a backup has all that was not carried on when these were retired.
     fn allow(&self, head: &Head) -> bool {
-        let later = self.reported.iter().filter(|reported| reported.op > head.op());
-        later.map(|reported| &reported.backups).all(|backups| backups.contains(&head.id))
+        let later = self.retirements.iter().filter(|it| it.op > head.op());
+        later.map(|it| &it.backups).all(|backups| backups.contains(&head.id))
     }
 }
 
@@ -145,7 +145,7 @@ impl Rebuild<'_> {
                 let op = entry.op(blob.name.id.worker);
                 if let Change::Retired { run, backups } = entry.change {
                     let row = RetiredRow { retired_ms: entry.clock.ms(), by: blob.name.id };
-                    retired.reported.push(Retirement { run, row, op, backups });
+                    retired.retirements.push(Retirement { run, row, op, backups });
                 }
             }
         }

@@ -92,7 +92,7 @@ fn entries() -> impl Strategy<Value = (Slot, Vec<Entry>)> {
 
 fn join_all<'a>(slot: Slot, mut all: impl Iterator<Item = &'a Entry>) -> Entry {
     let first = all.next().unwrap().clone();
-    all.fold(first, |here, entries| join(Planted::default(), slot, &here, entries).unwrap())
+    all.fold(first, |here, remote| join(Planted::default(), slot, &here, remote).unwrap())
 }
 
 fn id(slot: Slot, entry: &Entry) -> Id {
@@ -141,27 +141,27 @@ proptest! {
     /// The filter leaves out only what would change nothing, and asks for bytes that are not here.
     #[test]
     fn what_is_not_taken_would_have_changed_nothing((slot, all) in entries()) {
-        let (entries, here) = all.split_last().unwrap();
+        let (remote, here) = all.split_last().unwrap();
         let here = (!here.is_empty()).then(|| join_all(slot, here.iter()));
-        let held = holding(here.as_ref(), &id(slot, entries), false);
+        let held = holding(here.as_ref(), &id(slot, remote), false);
         let Some(here) = here else {
             prop_assert_eq!(held, LocalPart::Nothing);
             return Ok(());
         };
-        let joined = join(Planted::default(), slot, &here, entries).unwrap();
+        let joined = join(Planted::default(), slot, &here, remote).unwrap();
         match held {
             LocalPart::All => prop_assert_eq!(&joined, &here),
-            LocalPart::Bytes => prop_assert!(joined.at == here.at || entries.bytes() == 0),
-            LocalPart::Nothing => prop_assert_eq!(&joined, entries),
+            LocalPart::Bytes => prop_assert!(joined.at == here.at || remote.bytes() == 0),
+            LocalPart::Nothing => prop_assert_eq!(&joined, remote),
         }
     }
 }
 
 #[test]
 fn what_an_origin_that_was_passed_told_is_not_taken_again() {
-    let entries = id(Slot::Null, &put(stamp(5, 1), Amendments::default(), &[]));
-    assert_eq!(holding(None, &entries, true), LocalPart::All);
-    assert_eq!(holding(None, &entries, false), LocalPart::Nothing);
+    let remote = id(Slot::Null, &put(stamp(5, 1), Amendments::default(), &[]));
+    assert_eq!(holding(None, &remote, true), LocalPart::All);
+    assert_eq!(holding(None, &remote, false), LocalPart::Nothing);
 }
 
 #[test]

@@ -138,10 +138,10 @@ impl Pull {
         let count = groups.len() + unnamed.len();
         self.peers.get_mut(&region).expect("it is known").claims += count;
         let claim = |(pg, id)| Claim::new(Source { region, pg }, None, id);
-        for listed_ids in groups.into_iter().zip(listed.ids) {
-            self.take(now_ms, claim(listed_ids), here, out);
+        for listed in groups.into_iter().zip(listed.ids) {
+            self.take(now_ms, claim(listed), here, out);
         }
-        unnamed.into_iter().for_each(|listed_ids| self.keep_unnamed(now_ms, claim(listed_ids)));
+        unnamed.into_iter().for_each(|listed| self.keep_unnamed(now_ms, claim(listed)));
         self.end_if_listed(now_ms, region, out);
     }
 

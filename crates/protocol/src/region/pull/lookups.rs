@@ -31,7 +31,7 @@ impl Pull {
                 lookups.names.extend(due.map(|(_, claim)| claim.id.name.clone()));
             }
             Event::Told { request, pgs, .. } if self.requests.contains_key(request) => {
-                let batches = pgs.iter().filter_map(|(_, batches)| batches.as_ref().ok());
+                let batches = pgs.iter().filter_map(|(_, batch)| batch.as_ref().ok());
                 let ids = batches.flat_map(|batch| &batch.ids);
                 lookups.names.extend(ids.map(|(_, id)| id.name.clone()));
             }
@@ -48,7 +48,7 @@ impl Pull {
             Event::Fetched { request, fetched: Fetched { entries, changed, .. } } => {
                 if let Some(Query::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
                     let asked = |name: &Name| asked.iter().any(|it| it.name == *name);
-                    let gone = entries.iter().filter(|(_, batches)| batches.is_none());
+                    let gone = entries.iter().filter(|(_, entry)| entry.is_none());
                     let again = gone.map(|(name, _)| name).chain(changed);
                     lookups.names.extend(again.filter(|name| asked(name)).cloned());
                 }

@@ -99,10 +99,10 @@ impl Pull {
         let peer = self.peers.get_mut(&source.region).expect("it is known");
         peer.claims += ids.len() + unnamed.len();
         let claim = |(op, id)| Claim::new(source, Some(Position { op, era }), id);
-        for reply in ids {
-            self.take(now_ms, claim(reply), here, out);
+        for id in ids {
+            self.take(now_ms, claim(id), here, out);
         }
-        unnamed.into_iter().for_each(|reply| self.keep_unnamed(now_ms, claim(reply)));
+        unnamed.into_iter().for_each(|id| self.keep_unnamed(now_ms, claim(id)));
         self.streams.get_mut(&source).expect("it was there").move_token(source, out);
     }
 

@@ -122,7 +122,7 @@ impl Stream {
     pub(super) fn skip(&mut self, op: OpSeq, bytes: u64, lack: Lack) {
         assert!(!self.is_void(), "a journal that is void has no positions");
         let was_open = self.open.remove(&op).is_some();
-        assert!(was_open, "what is passed over was position");
+        assert!(was_open, "only the id of an open entry is passed over");
         let none = Skipped { first: op, count: 0, bytes: 0, lacks: Lacks::default() };
         let skipped = self.skipped.get_or_insert(none);
         skipped.first = skipped.first.min(op);

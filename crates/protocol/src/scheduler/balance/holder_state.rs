@@ -96,25 +96,24 @@ impl Balance {
         class: SizeClass,
     ) -> [HolderState; CHOICES_MAX] {
         let mut queues = [ReportedQueue::default(); CHOICES_MAX];
-        for (queues, disk) in queues.iter_mut().zip(holders) {
-            *queues = self
+        for (queue, disk) in queues.iter_mut().zip(holders) {
+            *queue = self
                 .known
                 .get(disk)
                 .map_or_else(ReportedQueue::default, |it| ReportedQueue::of(it, now_us));
         }
-        let weights: u64 = queues.iter().map(|queues| queues.weight).sum();
-        let weighted: u64 =
-            queues.iter().map(|queues| queues.queue.saturating_mul(queues.weight)).sum();
+        let weights: u64 = queues.iter().map(|it| it.weight).sum();
+        let weighted: u64 = queues.iter().map(|it| it.queue.saturating_mul(it.weight)).sum();
         let mean = weighted.checked_div(weights).unwrap_or(0);
         let mut seen = [HolderState::default(); CHOICES_MAX];
-        for ((seen, queues), disk) in seen.iter_mut().zip(&queues).zip(holders) {
+        for ((seen, queue), disk) in seen.iter_mut().zip(&queues).zip(holders) {
             // A disk that owes an answer is not unheard because it is silent.
             let known = self.known.get(disk);
             let is_report_stale =
                 known.is_none_or(|it| it.outstanding() == 0 && !it.is_heard(now_us));
             *seen = HolderState {
                 is_report_stale,
-                ..known.map_or_else(HolderState::default, |it| of_known(it, *queues, mean, class))
+                ..known.map_or_else(HolderState::default, |it| of_known(it, *queue, mean, class))
             };
         }
         self.level(holders, &mut seen);
@@ -150,14 +149,14 @@ impl Balance {
 
 fn of_known(
     known: &HolderReport,
-    queues: ReportedQueue,
+    reported: ReportedQueue,
     mean: u64,
     class: SizeClass,
 ) -> HolderState {
     let report = known.report.unwrap_or_default();
     // A long queue at another disk says nothing about a disk that usually has a short one.
     let usual = mean.min(known.queue_average);
-    let faded = (queues.queue * queues.weight + usual * (WHOLE - queues.weight)) / WHOLE;
+    let faded = (reported.queue * reported.weight + usual * (WHOLE - reported.weight)) / WHOLE;
     let requests_of = |loads: &[Load; SIZE_CLASSES]| {
         loads.iter().map(|load| u64::from(load.requests)).sum::<u64>()
     };

@@ -57,8 +57,8 @@ fn best_of(
     let are_equal = meant().filter(|at| seen[*at].is_report_stale || scores[*at] == best);
     let bits = are_equal.fold(0, |bits, at| bits | 1 << at);
     // If all of them are unheard, their last reports do not count.
-    let received = meant().filter(|at| !seen[*at].is_report_stale).map(|at| scores[at]).min();
-    (bits, received.unwrap_or(0))
+    let least = meant().filter(|at| !seen[*at].is_report_stale).map(|at| scores[at]).min();
+    (bits, least.unwrap_or(0))
 }
 
 impl Balance {

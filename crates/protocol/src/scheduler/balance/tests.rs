@@ -19,7 +19,7 @@ fn report(requests: u32, service_us: u32) -> Report {
     report
 }
 
-fn received(policy: Policy, reports: [Report; 3]) -> Balance {
+fn balance_after(policy: Policy, reports: [Report; 3]) -> Balance {
     let mut balance = Balance::new(policy, 1);
     for (disk, report) in HOLDERS.into_iter().zip(reports) {
         balance.sent(0, disk, BYTES);
@@ -73,7 +73,8 @@ fn without_reports_any_holder_may_be_read() {
 #[test]
 fn the_least_queue_is_asked_by_all_that_hear() {
     for policy in REPORTING_POLICIES {
-        let mut balance = received(policy, [report(9, 1000), report(2, 1000), report(8, 1000)]);
+        let mut balance =
+            balance_after(policy, [report(9, 1000), report(2, 1000), report(8, 1000)]);
         assert_eq!(choices(&mut balance, 1), [2].into(), "{policy:?}");
     }
 }
@@ -81,7 +82,8 @@ fn the_least_queue_is_asked_by_all_that_hear() {
 #[test]
 fn equals_are_taken_at_random() {
     for policy in REPORTING_POLICIES {
-        let mut balance = received(policy, [report(2, 1000), report(9, 1000), report(2, 1000)]);
+        let mut balance =
+            balance_after(policy, [report(2, 1000), report(9, 1000), report(2, 1000)]);
         assert_eq!(choices(&mut balance, 1), [1, 3].into(), "{policy:?}");
     }
 }
@@ -89,7 +91,8 @@ fn equals_are_taken_at_random() {
 #[test]
 fn what_was_sent_since_counts() {
     for policy in REPORTING_POLICIES {
-        let mut balance = received(policy, [report(4, 1000), report(2, 1000), report(9, 1000)]);
+        let mut balance =
+            balance_after(policy, [report(4, 1000), report(2, 1000), report(9, 1000)]);
         (0..8).for_each(|_| balance.sent(1, DiskId(2), BYTES));
         assert_eq!(choices(&mut balance, 1), [1].into(), "{policy:?}");
     }
@@ -98,7 +101,8 @@ fn what_was_sent_since_counts() {
 #[test]
 fn what_was_given_up_counts_no_more() {
     for policy in REPORTING_POLICIES {
-        let mut balance = received(policy, [report(4, 1000), report(2, 1000), report(9, 1000)]);
+        let mut balance =
+            balance_after(policy, [report(4, 1000), report(2, 1000), report(9, 1000)]);
         (0..8).for_each(|_| balance.sent(1, DiskId(2), BYTES));
         (0..8).for_each(|_| balance.gave_up(DiskId(2), BYTES));
         assert_eq!(choices(&mut balance, 1), [2].into(), "{policy:?}");
@@ -108,9 +112,9 @@ fn what_was_given_up_counts_no_more() {
 #[test]
 fn a_slow_disk_with_a_short_queue_deceives_parallel_alone() {
     let reports = [report(2, 10_000), report(4, 1000), report(5, 1000)];
-    assert_eq!(choices(&mut received(Policy::Parallel, reports), 1), [1].into());
+    assert_eq!(choices(&mut balance_after(Policy::Parallel, reports), 1), [1].into());
     for policy in [Policy::C3, Policy::Prequal, Policy::EarliestFinish] {
-        let chosen = choices(&mut received(policy, reports), 1);
+        let chosen = choices(&mut balance_after(policy, reports), 1);
         assert!(!chosen.contains(&1), "{policy:?}: {chosen:?}");
     }
 }
@@ -119,7 +123,7 @@ fn a_slow_disk_with_a_short_queue_deceives_parallel_alone() {
 fn of_as_many_requests_those_with_fewer_bytes_are_the_shorter_queue() {
     let mut large = report(2, 1000);
     large.waiting[0].bytes = 1 << 20;
-    let mut balance = received(Policy::Parallel, [large, report(2, 1000), large]);
+    let mut balance = balance_after(Policy::Parallel, [large, report(2, 1000), large]);
     assert_eq!(choices(&mut balance, 1), [2].into());
 }
 
@@ -129,19 +133,19 @@ fn large_requests_take_longer_to_finish() {
     large.waiting[3] = Load { requests: 1, bytes: 8 << 20 };
     large.service_us[3] = 50_000;
     let reports = [large, report(9, 1000), large];
-    assert_eq!(choices(&mut received(Policy::EarliestFinish, reports), 1), [2].into());
+    assert_eq!(choices(&mut balance_after(Policy::EarliestFinish, reports), 1), [2].into());
 }
 
 #[test]
 fn averages_that_differ_by_chance_make_no_difference() {
     let reports = [report(3, 1000), report(3, 1300), report(3, 1900)];
-    assert_eq!(choices(&mut received(Policy::EarliestFinish, reports), 1), all());
+    assert_eq!(choices(&mut balance_after(Policy::EarliestFinish, reports), 1), all());
 }
 
 #[test]
 fn a_disk_whose_device_served_nothing_yet_is_not_the_quickest() {
     let mut balance =
-        received(Policy::EarliestFinish, [report(0, 5_000), report(0, 5_000), report(0, 0)]);
+        balance_after(Policy::EarliestFinish, [report(0, 5_000), report(0, 5_000), report(0, 0)]);
     assert_eq!(choices(&mut balance, 0), all());
     for _ in 0..4 {
         balance.sent(0, HOLDERS[2], BYTES);
@@ -152,7 +156,7 @@ fn a_disk_whose_device_served_nothing_yet_is_not_the_quickest() {
 #[test]
 fn a_disk_that_reports_no_more_is_like_the_mean_of_the_others() {
     let mut balance =
-        received(Policy::EarliestFinish, [report(0, 5_000), report(0, 5_000), report(0, 500)]);
+        balance_after(Policy::EarliestFinish, [report(0, 5_000), report(0, 5_000), report(0, 500)]);
     assert_eq!(choices(&mut balance, 0), [3].into());
     balance.sent(0, HOLDERS[2], BYTES);
     balance.answered(0, HOLDERS[2], BYTES, 500, None);
@@ -162,7 +166,7 @@ fn a_disk_that_reports_no_more_is_like_the_mean_of_the_others() {
 #[test]
 fn what_one_has_there_itself_is_a_sample_of_what_all_have() {
     let mut balance =
-        received(Policy::EarliestFinish, [report(2, 1000), report(4, 1000), report(9, 1000)]);
+        balance_after(Policy::EarliestFinish, [report(2, 1000), report(4, 1000), report(9, 1000)]);
     balance.askers = 10;
     assert_eq!(choices(&mut balance, 1), [1].into());
     balance.sent(1, DiskId(1), BYTES);
@@ -172,13 +176,14 @@ fn what_one_has_there_itself_is_a_sample_of_what_all_have() {
 #[test]
 fn a_disk_that_serves_many_at_once_is_done_earlier() {
     let wide = Report { lanes: 8, ..report(8, 1000) };
-    let mut balance = received(Policy::EarliestFinish, [wide, report(4, 1000), report(4, 1000)]);
+    let mut balance =
+        balance_after(Policy::EarliestFinish, [wide, report(4, 1000), report(4, 1000)]);
     assert_eq!(choices(&mut balance, 1), [1].into());
 }
 
 #[test]
 fn a_disk_with_an_overdue_reply_gets_no_reads() {
-    let mut balance = received(Policy::EarliestFinish, [report(0, 1000); 3]);
+    let mut balance = balance_after(Policy::EarliestFinish, [report(0, 1000); 3]);
     balance.sent(1, DiskId(1), BYTES);
     assert!(!choices(&mut balance, 100_000).contains(&1));
     assert!(!choices(&mut balance, 10 * STALE_US_MAX).contains(&1), "nor for being unheard");
@@ -189,7 +194,8 @@ fn a_disk_with_an_overdue_reply_gets_no_reads() {
 #[test]
 fn the_report_of_a_long_queue_fades() {
     for policy in [Policy::EarliestFinish, Policy::Parallel] {
-        let mut balance = received(policy, [report(50, 1000), report(4, 1000), report(5, 1000)]);
+        let mut balance =
+            balance_after(policy, [report(50, 1000), report(4, 1000), report(5, 1000)]);
         assert_eq!(choices(&mut balance, 1), [2].into(), "{policy:?}");
         // It would have served these by now several times over; the others reported again what they have.
         for disk in [DiskId(2), DiskId(3)] {
@@ -204,7 +210,7 @@ fn the_report_of_a_long_queue_fades() {
 fn no_disk_starves_on_account_of_an_old_report() {
     for policy in REPORTING_POLICIES {
         let mut balance =
-            received(policy, [report(10_000, 100_000), report(0, 100), report(0, 100)]);
+            balance_after(policy, [report(10_000, 100_000), report(0, 100), report(0, 100)]);
         let mut rng = CounterRng(7, 0);
         let (mut now_us, mut asked) = (0, None);
         while asked.is_none() && now_us < 2 * STALE_US_MAX {
@@ -232,7 +238,8 @@ fn no_disk_starves_on_account_of_an_old_report() {
 #[test]
 fn a_disk_with_bad_news_is_no_better_because_the_others_were_not_heard_for_long() {
     for policy in REPORTING_POLICIES {
-        let mut balance = received(policy, [report(100, 100_000), report(0, 100), report(1, 100)]);
+        let mut balance =
+            balance_after(policy, [report(100, 100_000), report(0, 100), report(1, 100)]);
         assert_eq!(choices(&mut balance, 2 * STALE_US_MIN), [2, 3].into(), "{policy:?}");
     }
 }
@@ -241,7 +248,7 @@ fn a_disk_with_bad_news_is_no_better_because_the_others_were_not_heard_for_long(
 fn c3_counts_its_own_requests_once_for_each_asker() {
     let reports = [report(4, 1000), report(1, 1000), report(9, 1000)];
     let asked_after_one = |askers| {
-        let mut balance = received(Policy::C3, reports);
+        let mut balance = balance_after(Policy::C3, reports);
         balance.askers = askers;
         balance.sent(1, DiskId(2), BYTES);
         choices(&mut balance, 1)
@@ -252,7 +259,8 @@ fn c3_counts_its_own_requests_once_for_each_asker() {
 
 #[test]
 fn prequal_asks_the_least_queue_when_all_are_long() {
-    let mut balance = received(Policy::Prequal, [report(30, 10), report(20, 5000), report(25, 10)]);
+    let mut balance =
+        balance_after(Policy::Prequal, [report(30, 10), report(20, 5000), report(25, 10)]);
     for _ in 0..16 {
         balance.record_report(1, DiskId(99), report(1, 1000));
     }
@@ -261,7 +269,8 @@ fn prequal_asks_the_least_queue_when_all_are_long() {
 
 #[test]
 fn another_policy_starts_from_earlier_reports() {
-    let mut balance = received(Policy::Random, [report(9, 1000), report(2, 1000), report(8, 1000)]);
+    let mut balance =
+        balance_after(Policy::Random, [report(9, 1000), report(2, 1000), report(8, 1000)]);
     assert_eq!((choices(&mut balance, 1), balance.policy()), (all(), Policy::Random));
     balance.set_policy(Policy::Parallel);
     assert_eq!(choices(&mut balance, 1), [2].into());

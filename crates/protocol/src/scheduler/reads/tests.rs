@@ -46,7 +46,7 @@ fn report(requests: u32, service_us: u32) -> Report {
 }
 
 /// Has every one of these asked once, and answer with its report.
-fn received(reads: &mut Reads, now_us: u64, reported: &[(Replica, Report)]) {
+fn take_reports(reads: &mut Reads, now_us: u64, reported: &[(Replica, Report)]) {
     for (replica, report) in reported {
         let mut reading = Reading::of(Holders(u16::MAX), [*replica], BYTES);
         let asked = reads.next(now_us, &mut reading, 0).unwrap();
@@ -125,9 +125,9 @@ fn a_near_holder_is_read_unless_a_far_one_is_better_by_the_round_trip() {
         let [first, second, third] = replicas;
         [(first, report(0, 100)), (second, report(queue, 100)), (third, report(9, 100))]
     };
-    received(&mut reads, 1, &reported(2));
+    take_reports(&mut reads, 1, &reported(2));
     assert_eq!(firsts(&mut reads, 1, all(), &replicas), [1].into(), "the trip takes longer");
-    received(&mut reads, 2, &reported(3));
+    take_reports(&mut reads, 2, &reported(3));
     assert_eq!(firsts(&mut reads, 2, all(), &replicas), [0].into());
     assert_eq!(firsts(&mut reads, 2, all(), &three()), [0].into(), "all are far");
     let later = 2 + 10 * STALE_US_MAX;
@@ -160,7 +160,11 @@ fn a_replica_that_fails_does_not_cost_the_others_their_turns() {
 fn a_disk_that_never_reports_is_taken_for_one_like_the_others() {
     for policy in [Policy::EarliestFinish, Policy::Parallel, Policy::C3] {
         let mut reads = reads(policy);
-        received(&mut reads, 0, &[(replica(0), report(2, 1000)), (replica(1), report(2, 1000))]);
+        take_reports(
+            &mut reads,
+            0,
+            &[(replica(0), report(2, 1000)), (replica(1), report(2, 1000))],
+        );
         let silent = |reads: &mut Reads, count| {
             let ask = |_| {
                 let mut reading = Reading::of(all(), [replica(2)], BYTES);
@@ -184,8 +188,8 @@ fn no_disk_starves_on_account_of_an_old_report() {
     for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::PrimaryFirst) {
         let mut reads = reads(policy);
         let slow = report(500, 900_000);
-        received(&mut reads, 0, &[(replica(0), slow), (replica(1), report(0, 100))]);
-        received(&mut reads, STALE_US_MAX, &[(replica(1), report(0, 100))]);
+        take_reports(&mut reads, 0, &[(replica(0), slow), (replica(1), report(0, 100))]);
+        take_reports(&mut reads, STALE_US_MAX, &[(replica(1), report(0, 100))]);
         let now_us = STALE_US_MAX + 1;
         assert!(firsts(&mut reads, now_us, all(), &three()[..2]).contains(&0), "{policy:?}");
     }
@@ -262,7 +266,7 @@ fn at_most_three_percent_of_reads_are_hedged() {
 #[test]
 fn counts_are_by_policy_rank_and_age() {
     let mut reads = reads(Policy::PrimaryFirst);
-    received(&mut reads, 1000, &[(replica(0), report(0, 100))]);
+    take_reports(&mut reads, 1000, &[(replica(0), report(0, 100))]);
     let mut reading = Reading::of(Holders(0b110), three(), BYTES);
     let asked = reads.next(3000, &mut reading, 0).unwrap();
     reads.gave_up(asked);

@@ -233,8 +233,8 @@ async fn a_stalled_manager_does_not_delay_an_announced_map() {
     until_bucket(founder, "told").await;
     let begun = Instant::now();
     client.note_newer_map(founder.managers().map().version);
-    let reported = BucketName::new("told").unwrap();
-    until(client, "the other's map", |map| map.buckets.contains_key(&reported)).await;
+    let bucket = BucketName::new("told").unwrap();
+    until(client, "the other's map", |map| map.buckets.contains_key(&bucket)).await;
     let took = begun.elapsed();
     assert!(took < Duration::from_millis(MAP_WAIT_MS), "{took:?}");
 }
